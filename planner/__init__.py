@@ -1,6 +1,6 @@
-"""The planner: from a training graph to a plan, from a plan to a program.
+"""The planner: from a training graph to a plan, and from a plan to a program.
 
-A name is loaded when it is asked for, so that who runs a plan loads no search.
+Names are loaded on first use, so running a plan does not load the search.
 """
 
 from __future__ import annotations
@@ -65,10 +65,10 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    """Return a public name from the module that has it."""
+    """Load a public name from its module."""
     for module, names in _HOMES.items():
         if name in names:
-            import_module("planner.report")  # where plans and programs learn how to show themselves
+            import_module("planner.report")  # registers the text and HTML forms of plans and programs
             return getattr(import_module(module), "load_plan" if name == "load" else name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 

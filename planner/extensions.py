@@ -1,6 +1,6 @@
-"""Operators of one's own: Python files that add descriptions, gradient rules and more to the project's tables.
+"""User-defined operators: Python files that register descriptions, gradient rules and more in the project's tables.
 
-Such a file runs only because a user named it, with `--operators` or as MODEL; loading a plan executes nothing.
+Such a file runs only if the user names it, with `--operators` or as MODEL. Loading a plan executes no code.
 """
 
 from __future__ import annotations
@@ -25,15 +25,18 @@ _loaded: dict[Path, tuple[bytes, ModuleType]] = {}
 
 
 def load_operators(paths: Iterable[str | Path]) -> None:
-    """Run files that register operators; InputError naming the file that is not there, or file and line that fail."""
+    """Run files that register operators.
+
+    Raises InputError that names the missing file, or the file and line that failed.
+    """
     for path in [paths] if isinstance(paths, str | Path) else paths:
         load_file(Path(path))
 
 
 def load_file(path: Path) -> ModuleType:
-    """Return a Python file as a module, having run it once; GraphError naming its line where it fails.
+    """Run a Python file once and return it as a module. Raises GraphError that names the line if it fails.
 
-    The file's folder joins the import path, and other files can import it by its name.
+    The file's directory is added to the import path, and other files can import it by name.
     """
     source, key = read_input(path), path.resolve()
     if key in _loaded and _loaded[key][0] == source:
@@ -57,7 +60,7 @@ def load_file(path: Path) -> ModuleType:
 
 
 def guarded(path: Path, doing: str, action: Callable[[], T]) -> T:
-    """Turn whatever the user's code raises into a GraphError that names the line of their file."""
+    """Call a function of the user. Turn anything it raises into a GraphError that names the line of the file."""
     try:
         return action()
     except (Exception, SystemExit) as error:
@@ -70,9 +73,9 @@ def guarded(path: Path, doing: str, action: Callable[[], T]) -> T:
 
 
 def register_in(table: dict[str, T], what: str, name: str) -> Callable[[T], T]:
-    """Return a decorator that enters a function in a table, under the name of an operator of the catalog.
+    """Return a decorator that adds a function to a table, under the name of an operator of the catalog.
 
-    Raises TDLError where the catalog has no such operator, or the table has an entry of that name.
+    Raises TDLError if the catalog has no such operator, or if the table already has an entry for it.
     """
     if not isinstance(name, str):
         raise tdl.TDLError(f"expected the name of an operator to register a {what} for, found {name!r}")
@@ -81,16 +84,16 @@ def register_in(table: dict[str, T], what: str, name: str) -> Callable[[T], T]:
             f"{name}: no operator of this name is in the catalog; register its description before a {what}"
         )
     if name in {*table}:
-        raise tdl.TDLError(f"{name}: name clash: the operator has a {what} already")
+        raise tdl.TDLError(f"{name}: name clash: the operator already has a {what}")
     return register_named(table, what, name)
 
 
 def register_named(table: dict[str, T], what: str, name: str) -> Callable[[T], T]:
-    """Return a decorator that enters something in a table by its name; TDLError where that is taken."""
+    """Return a decorator that adds an entry to a table by name. Raises TDLError if the name is taken."""
     if not isinstance(name, str):
         raise tdl.TDLError(f"expected the name of a {what} to register, found {name!r}")
     if name in {*table}:
-        raise tdl.TDLError(f"{name}: name clash: there is a {what} of this name already")
+        raise tdl.TDLError(f"{name}: name clash: a {what} of this name already exists")
 
     def enter(entry: T) -> T:
         table[name] = entry
@@ -100,16 +103,16 @@ def register_named(table: dict[str, T], what: str, name: str) -> Callable[[T], T
 
 
 def gradient(name: str) -> Callable[[Rule], Rule]:
-    """Register the decorated function as the gradient rule of an operator; TDLError if it has one."""
+    """Register the decorated function as an operator's gradient rule. Raises TDLError if it already has one."""
     return register_in(RULES, "gradient rule", name)
 
 
 def dashed(options: Iterable[str]) -> str:
-    """Return options as they are typed."""
+    """Return options spelled as on the command line, separated by commas."""
     return ", ".join(f"--{name.replace('_', '-')}" for name in options)
 
 
 def parameters_expected(name: str, options: Mapping[str, object]) -> str:
-    """Return what is wrong with a user's function that has no parameters for options, and what to do."""
+    """Return an error text: the user's function lacks parameters for options; with an example of what to write."""
     example = ", ".join(f"{option}={value!r}" for option, value in options.items())
     return f"expected a function with parameters for {dashed(options)}, as in def {name}({example})"

@@ -1,4 +1,4 @@
-"""How a failure reads to a user: one line without a traceback, and the exit status of the command that ends with it."""
+"""How failures are shown to the user: one line without a traceback, and the exit status of the command."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from topologies.errors import TopologyError
 
 JOB_FAILED = 1
 BAD_INPUT = 2
-INTERRUPTED = 130  # as a shell has it: 128 and the signal's number
+INTERRUPTED = 130  # the shell's convention: 128 + signal number
 TRACEBACK_VARIABLE = "PARTITIONER_TRACEBACK"
 
 MOST_SHOWN = 900
-"""How many characters of a reason are shown."""
+"""The maximum number of characters of a reason that are shown."""
 
 EXTRAS: Mapping[str, str] = {
     "simpy": "simulate",
@@ -33,19 +33,19 @@ EXTRAS: Mapping[str, str] = {
     "torch": "torch",
     "cupy": "cuda12",
 }
-"""Packages that not every command needs, by the name they are imported by: the extra that installs each."""
+"""Optional packages, by import name: the extra that installs each."""
 
 
 class JobError(RuntimeError):
-    """The job itself failed (not its input): commands print the message as one line and exit with status 1."""
+    """The job itself failed, not its input. Commands print the message as one line and exit with status 1."""
 
 
 @singledispatch
 def describe_failure(error: BaseException) -> tuple[str, int]:
-    """Return what to print for a failure, in one line without `error: `, and the exit status.
+    """Return the text to print for a failure, one line without `error: `, and the exit status.
 
-    Bad input (a user's file, graph, plan, topology, report or option), or a package that is missing, is status 2,
-    Ctrl-C 130, any other failure 1. `describe_failure.register` adds kinds of errors.
+    The status is 2 for bad input (a user's file, graph, plan, topology, report or option) or a missing package, 130 for
+    Ctrl-C, and 1 for any other failure. `describe_failure.register` adds kinds of errors.
     """
     frames = traceback.extract_tb(error.__traceback__)
     where = f" at {os.path.basename(frames[-1].filename)}:{frames[-1].lineno}" if frames else ""
@@ -62,7 +62,7 @@ def _bad_input(error: InputError | TDLError | TopologyError) -> tuple[str, int]:
 def _of_system(error: OSError) -> tuple[str, int]:
     if not error.strerror:
         return one_line(str(error)), BAD_INPUT
-    full = "standard output" if error.errno == errno.ENOSPC else None  # files are named where they are written
+    full = "standard output" if error.errno == errno.ENOSPC else None  # other files are named where they are written
     where = full if error.filename is None else error.filename
     return error.strerror if where is None else f"{where}: {error.strerror}", BAD_INPUT
 
@@ -74,7 +74,7 @@ def _failed(error: JobError) -> tuple[str, int]:
 
 @describe_failure.register
 def out_of_memory(error: MemoryError) -> tuple[str, int]:
-    """Say that memory was not there, and what to do."""
+    """Say that memory ran out, and what to do."""
     return f"out of memory ({one_line(str(error)) or 'no message'}): plan for more workers", JOB_FAILED
 
 
@@ -85,7 +85,7 @@ def _interrupted(_error: KeyboardInterrupt) -> tuple[str, int]:
 
 @describe_failure.register
 def _left(error: SystemExit) -> tuple[str, int]:
-    return f"expected code of one's own to return or raise, found that it calls sys.exit({error.code!r})", BAD_INPUT
+    return f"user code called sys.exit({error.code!r}): return or raise instead", BAD_INPUT
 
 
 @describe_failure.register
@@ -97,7 +97,7 @@ def _missing(error: ImportError) -> tuple[str, int]:
 
 
 def needed_extra(error: BaseException | None) -> str:
-    """Return `: pip install ...` where an error is that a package of an extra is missing, else nothing."""
+    """Return `: pip install ...` if the error is that a package of an extra is missing, otherwise an empty string."""
     extra = EXTRAS.get(_package(error)) if isinstance(error, ModuleNotFoundError) else None
     return "" if extra is None else f": pip install 'tensor-partitioner[{extra}]'"
 
@@ -107,6 +107,6 @@ def _package(error: ImportError) -> str:
 
 
 def one_line(text: str) -> str:
-    """Return a text without line breaks and control characters; of a long one the beginning."""
+    """Return a text without line breaks and control characters, cut at `MOST_SHOWN` characters."""
     line = printable(" ".join(text.split()))
     return line if len(line) <= MOST_SHOWN else f"{line[:MOST_SHOWN]}..."

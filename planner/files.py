@@ -1,4 +1,4 @@
-"""Files of commands: what one says that it is; what could not be written is found out before the work, and named."""
+"""Files that commands read and write: their format names, atomic writes, and checks before the work starts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ class _Format(msgspec.Struct, frozen=True):
 
 
 def format_of(text: bytes) -> str:
-    """Return what a file of JSON says that it is (`plan/2`), the first to ask of it; empty where it does not."""
+    """Return the format name in a JSON file (`plan/2`), or an empty string if it has none.
+
+    Checked before its content.
+    """
     try:
         return msgspec.json.decode(text, type=_Format).format
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
@@ -26,7 +29,7 @@ def format_of(text: bytes) -> str:
 
 
 def read_input(path: Path) -> bytes:
-    """Return what a file holds; InputError where it cannot be read."""
+    """Return a file's bytes. Raises InputError if it cannot be read."""
     try:
         return path.read_bytes()
     except OSError as error:
@@ -34,7 +37,7 @@ def read_input(path: Path) -> bytes:
 
 
 def write_file(path: str | Path, content: str | bytes) -> None:
-    """Write a file whole or not at all: under another name, then renamed; what is no plain file is written as it is."""
+    """Write a file atomically: write under another name, then rename. Write in place if it is not a regular file."""
     data = content.encode() if isinstance(content, str) else content
     where = Path(path)
     with named_errors(path):
@@ -45,13 +48,13 @@ def write_file(path: str | Path, content: str | bytes) -> None:
 
 
 def write_json(path: str | Path, data: object) -> None:
-    """Write readable JSON of plain data or of records, as `write_file` does."""
+    """Write records or plain data as indented JSON, with `write_file`."""
     write_file(path, msgspec.json.format(msgspec.json.encode(data), indent=1) + b"\n")
 
 
 @contextmanager
 def named_errors(path: str | Path) -> Iterator[None]:
-    """Let an OSError name a file even where the system's does not (a full device's names none)."""
+    """Within this context, an OSError names this file, even if the system's names none (as for a full device)."""
     try:
         yield
     except OSError as error:
@@ -60,14 +63,14 @@ def named_errors(path: str | Path) -> Iterator[None]:
 
 
 def take_place(beside: Path, path: Path) -> None:
-    """Give a file the name of another, and the permissions that the other had."""
+    """Rename a file to the name of another, and keep the permissions of the other."""
     if path.exists():
         beside.chmod(path.stat().st_mode)
     beside.replace(path)
 
 
 def _replace(path: Path, data: bytes) -> None:
-    """Let a file hold something else, with the permissions that it had."""
+    """Replace a file's content and keep its permissions."""
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         beside.write_bytes(data)
@@ -77,21 +80,20 @@ def _replace(path: Path, data: bytes) -> None:
 
 
 def check_written(outputs: Sequence[Path | None], inputs: Sequence[str | Path] = ()) -> None:
-    """Raise an error where a file cannot be written because its folder is missing, or would replace another.
+    """Raise an error if an output's directory is missing, or if an output would overwrite another file of the command.
 
-    `inputs` are what the command reads, `outputs` what it will write; None and devices are left alone.
+    `inputs` are the files that the command reads, `outputs` those that it will write. None and devices are skipped.
+    Raises FileNotFoundError for a missing directory and PlanError for a conflict.
     """
     taken = {Path(path).resolve(): "is what this command reads" for path in inputs}
     for path in outputs:
         if path == Path("-"):
-            raise PlanError(
-                "expected a file to write to, found -, which names none; /dev/stdout is the standard output"
-            )
+            raise PlanError("expected an output file, found -; use /dev/stdout for the standard output")
         if path is None or (path.exists() and not path.is_file()):
             continue
         if not path.parent.is_dir():
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
         where = path.resolve()
         if where in taken:
-            raise PlanError(f"{path}: expected another file to write to, this {taken[where]}")
-        taken[where] = "is written already"
+            raise PlanError(f"{path}: cannot write to this file, it {taken[where]}")
+        taken[where] = "is another output"

@@ -1,4 +1,4 @@
-"""Where `plan` takes its graph from: the zoo, a graph.json, or a function in a Python file."""
+"""Where `plan` gets its graph: the zoo, a graph.json, or a function in a Python file."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ from tensor_partitioner.display.progress import progress
 _FUNCTION = r"(.+\.py):(\w+)"
 
 _PUBLISHED = r"(?:timm|torchvision|hf):\S+"
-"""Modules that packages of PyTorch publish; `hf:` is the zoo's where that has the kind."""
+"""Modules that PyTorch packages publish. `hf:` names the zoo's model if the zoo has that kind."""
 
 OF_MODULES = "micro_batches", "recompute"
-"""Options that the import of a module of PyTorch takes where its function has no parameters for them."""
+"""Options passed to the import of a PyTorch module if its function has no parameters for them."""
 
 OF_OPTIMIZERS = ("optimizer", *CONSTANTS, *OF_GRADIENTS)
-"""Those that it takes where the function returns no optimizer, too."""
+"""Further options of the import, if the function returns no optimizer."""
 
 NO_DEFAULTS: Mapping[str, object] = {}
 
 
 def source_files(source: str) -> tuple[Path, ...]:
-    """Return the file that a model's source names, if it names one."""
+    """Return the file that a model's source names, or an empty tuple."""
     match = re.fullmatch(_FUNCTION, source)
     if match is None and not source.endswith((".json", ".py")):
         return ()
@@ -50,12 +50,13 @@ def model(source: str, **options: object) -> Graph:
     """Return the checked training graph that `source` names.
 
     `source` is a name of the zoo, a graph.json, or path/to/file.py:function. `options` are those of the zoo's family
-    (batch=128), or parameters of the function; a graph.json takes none. A module of PyTorch whose function has no
-    parameter dtype runs within autocast with dtype="mixed" or "mixed-float16", and as it is with "float32"; one whose
-    function has none for micro_batches or recompute is imported with the samples of one, or computes activations
-    again; and one that comes without an optimizer with that of the options. With opaque_unknown=True operators of
-    PyTorch that the graph has none for run whole, by calling PyTorch.
-    Raises GraphError naming the file or model and what is wrong, OSError where a file cannot be read.
+    (batch=128), or parameters of the function; a graph.json takes none. A PyTorch module whose function has no
+    parameter `dtype` runs within autocast with dtype="mixed" or "mixed-float16", and unchanged with "float32". If the
+    function has no parameter `micro_batches` or `recompute`, the import applies it: it takes the samples of one
+    micro-batch, or recomputes activations. If the function returns no optimizer, the options define it. With
+    opaque_unknown=True, PyTorch operators that the graph does not support run whole, by calling PyTorch.
+
+    Raises GraphError that names the file or model and the problem, and OSError if a file cannot be read.
 
     >>> import planner
     >>> graph = planner.model("mlp-2-16", batch=8)
@@ -68,10 +69,10 @@ def model(source: str, **options: object) -> Graph:
 def model_and_options(
     source: str, defaults: Mapping[str, object], **options: object
 ) -> tuple[Graph, dict[str, object]]:
-    """Return the graph as `model` does, and the options that it was made with.
+    """Return the graph as `model` does, and the options it was made with.
 
-    Of a module of PyTorch without an optimizer those are `defaults`, too: its optimizer, and its precision where that
-    is single.
+    For a PyTorch module without an optimizer these include `defaults`: its optimizer, and its precision if the module
+    has single precision.
     """
     if not isinstance(source, str):
         raise GraphError(f"expected a model's name, a graph.json or file.py:function, found {source!r}")
@@ -101,7 +102,10 @@ def model_and_options(
 
 
 def function_of(source: str, **options: object) -> Callable[[], object]:
-    """Return the function that path/to/file.py:function names, with parameters given; GraphError as `model`."""
+    """Return the function that path/to/file.py:function names, with its parameters bound.
+
+    Raises GraphError as `model`.
+    """
     if (match := re.fullmatch(_FUNCTION, source)) is None:
         raise GraphError(f"expected path/to/file.py:function, found {source!r}")
     path, (function, _) = Path(match[1]), _function(Path(match[1]), match[2], options)
@@ -109,7 +113,7 @@ def function_of(source: str, **options: object) -> Callable[[], object]:
 
 
 def _function(path: Path, name: str, options: Mapping[str, object]) -> tuple[Callable[[], object], dict[str, object]]:
-    """Return a function with its parameters given, and what the import of a module is given for which it has none."""
+    """Return a function with its parameters bound, and the options left to the import of its module."""
     function = getattr(load_file(path), name, None)
     if not callable(function):
         raise GraphError(f"{path}: expected a function {name!r}, found none")
@@ -119,13 +123,13 @@ def _function(path: Path, name: str, options: Mapping[str, object]) -> tuple[Cal
 def _split(
     source: str, function: Callable[..., object], options: Mapping[str, object]
 ) -> tuple[Callable[[], object], dict[str, object]]:
-    """Give a function the options that it has parameters for; return it, and the others."""
+    """Bind the options that a function has parameters for. Return the bound function and the other options."""
     unknown = {option: options[option] for option in sorted(options.keys() - signature(function).parameters.keys())}
     of_module = {option: unknown.pop(option) for option in (*OF_MODULES, *OF_OPTIMIZERS) if option in unknown}
     if unknown.get("dtype") in {*MIXED, "float32"}:
         of_module["dtype"] = unknown.pop("dtype")
     if unknown:
-        mixed = "; modules of PyTorch need none for --dtype mixed, within torch.autocast" if "dtype" in unknown else ""
+        mixed = "; PyTorch modules need none: --dtype mixed uses torch.autocast" if "dtype" in unknown else ""
         raise GraphError(f"{source}: {parameters_expected(source.rpartition(':')[2], unknown)}{mixed}")
     parameters = signature(function).parameters
     return partial(function, **{option: value for option, value in options.items() if option in parameters}), of_module
@@ -157,14 +161,14 @@ def _result_of(
     of_module: Mapping[str, object],
     defaults: Mapping[str, object],
 ) -> tuple[object, dict[str, object]]:
-    """Return what a function makes, of a module of PyTorch the graph, and the defaults that this was made with."""
-    # A file that has no use for PyTorch has not loaded it, and what loads it here takes a second and 200 MB.
+    """Return what a function returns, with a PyTorch module turned into a graph, and the defaults that were used."""
+    # A file that does not need PyTorch has not loaded it. Loading it here would take a second and 200 MB.
     if "torch" not in sys.modules:
         sys.meta_path.insert(0, watch := _Watch())
         try:
             return _taking_none(function, function(), of_module), {}
         except _TorchWantedError:
-            pass  # it is loaded below, so that the module is made without memory
+            pass  # PyTorch is loaded below, so that the module is created without memory for its parameters
         finally:
             sys.meta_path.remove(watch)
     importer = import_module("planner.pytorch")
@@ -185,35 +189,38 @@ def _result_of(
 
 
 def _taking_none(function: Callable[[], object], result: object, options: Mapping[str, object]) -> object:
-    """Return a result that is no module; a GraphError where the function has no parameters for options."""
+    """Return a result that is not a module.
+
+    Raises GraphError if options are left that the function has no parameters for.
+    """
     if options:
         raise GraphError(parameters_expected(getattr(function, "func", function).__name__, options))
     return result
 
 
 class _TorchWantedError(BaseException):
-    """A function loads PyTorch; no ImportError, which it may handle."""
+    """A function loads PyTorch. Not an ImportError, because the function may catch that."""
 
 
 class _Watch(MetaPathFinder):
-    """Raises an error where PyTorch is loaded."""
+    """An import finder that raises an error when PyTorch is imported."""
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> None:
-        """Find nothing."""
+        """Return None, except for `torch`: raise `_TorchWantedError`."""
         if name == "torch":
             raise _TorchWantedError
 
 
 def from_torch(module: object, inputs: Sequence[object], **options: object) -> Graph:
-    """Return the training graph of a module of PyTorch; what `options` there are: `planner.pytorch.from_torch`.
+    """Return the training graph of a PyTorch module. See `planner.pytorch.from_torch` for the options.
 
-    Raises a GraphError for what the graph has no operator for, and where PyTorch is not installed.
+    Raises GraphError if the graph has no operator for part of the module, or if PyTorch is not installed.
     """
     return cast(Graph, _of_pytorch("planner.pytorch").from_torch(module, inputs, **options))
 
 
 def _of_pytorch(module: str) -> Any:
-    """Load a module that needs PyTorch; a GraphError where that is not installed."""
+    """Import a module that needs PyTorch. Raises GraphError if PyTorch is not installed."""
     try:
         return import_module(module)
     except ModuleNotFoundError as error:

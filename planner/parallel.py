@@ -1,4 +1,4 @@
-"""Parallelism by name, as people write it: `tp=8,pp=4,dp=16,zero=1,sp,schedule=interleaved:2,recompute=full`."""
+"""Named parallelism: `tp=8,pp=4,dp=16,zero=1,sp,schedule=interleaved:2,recompute=full`."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from planner.plans.phases import DEFAULT, read_schedule
 from tensor_partitioner.display import nearest
 
 STATES, GRADIENTS, WEIGHTS = 1, 2, 3
-"""From which of ZeRO's stages on the optimizer's state, gradients, and weights are shared out."""
+"""The ZeRO stages from which the optimizer's state, the gradients and the weights are sharded."""
 
 RECOMPUTE = {"none": "none", "selective": "selective", "full": "segments"}
-"""Activations that the backward pass computes again, with what `Recipe` calls it: none, those within attention, all."""
+"""Which activations the backward pass recomputes (none, those within attention, all), with the names of `Recipe`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Parallel:
-    """Degrees of pipeline (`pp`), data (`dp`), context (`cp`) and tensor parallelism (`tp`), and what goes with them.
+    """Degrees of pipeline (`pp`), data (`dp`), context (`cp`) and tensor parallelism (`tp`), and their options.
 
-    Ranks are as Megatron-LM orders them: tensor parallel ones are neighbours, stages outermost. `axes` and `ways` are
-    those within a stage. Of data parallel workers groups of `ep` neighbours share out a layer's experts, each with
-    tokens of its own.
+    Ranks are ordered as in Megatron-LM: tensor parallel workers are adjacent, pipeline stages are outermost. `axes` and
+    `ways` describe one stage. Groups of `ep` adjacent data parallel workers share a layer's experts; each worker has
+    its own tokens.
 
-    `sp`: what tensor parallel workers would all compute is split along the sequence. `zero`: data (and context)
-    parallel workers share out the optimizer's state (1), gradients (2), weights (3). `micro_batch`: the samples that a
-    data parallel worker takes at once, of a graph that is cut so. `schedule`: the order in which a stage runs its
-    micro-batches, and with a colon the chunks that a stage of an interleaved one has. `recompute`: activations that
-    are computed again.
+    `sp`: split along the sequence what all tensor parallel workers would compute. `zero`: shard the optimizer's state
+    (1), also gradients (2), also weights (3) over the data (and context) parallel workers. `micro_batch`: the number of
+    samples per micro-batch of a data parallel worker, for a graph cut into micro-batches. `schedule`: the order in
+    which a stage runs its micro-batches; `interleaved:V` gives each worker V virtual stages. `recompute`: the
+    activations that are recomputed.
 
     >>> Parallel.read("tp=4,dp=2,zero=1").ways
     Ways(factors=(2, 4), shares=(), axes=('dp', 'tp'))
@@ -48,32 +48,32 @@ class Parallel:
     recompute: str = "none"
 
     def __post_init__(self) -> None:
-        """Refuse degrees below 1, stages that ZeRO has not, and schedules and recomputations that there are not."""
+        """Raise PlanError for degrees below 1, and for unknown ZeRO stages, schedules and recomputations."""
         for axis in ("pp", *AXES):
             if type(degree := getattr(self, axis)) is not int or degree < 1:
-                raise PlanError(f"parallel: expected {axis} from 1, found {degree!r}")
+                raise PlanError(f"parallel: expected {axis} of at least 1, found {degree!r}")
         if self.dp % self.ep:
-            raise PlanError(f"parallel: expected ep that divides dp, {self.dp}, found {self.ep}")
+            raise PlanError(f"parallel: ep must divide dp, found ep={self.ep}, dp={self.dp}")
         if self.zero not in range(WEIGHTS + 1):
             raise PlanError(f"parallel: expected zero from 0 to {WEIGHTS}, found {self.zero!r}")
         if self.zero and self.dp == self.cp == 1:
-            raise PlanError("parallel: expected dp or cp from 2 with zero, found 1 of each")
+            raise PlanError("parallel: zero needs dp or cp of at least 2, found 1 for both")
         if self.sp and self.tp == 1:
-            raise PlanError("parallel: expected tp from 2 with sp, found 1")
+            raise PlanError("parallel: sp needs tp of at least 2, found 1")
         if self.micro_batch is not None and (type(self.micro_batch) is not int or self.micro_batch < 1):
-            raise PlanError(f"parallel: expected micro-batch from 1, found {self.micro_batch!r}")
+            raise PlanError(f"parallel: expected micro-batch of at least 1, found {self.micro_batch!r}")
         try:
             read_schedule(self.schedule)
         except PlanError as error:
             raise PlanError(f"parallel: {error}") from error
         if self.pp == 1 and self.schedule != DEFAULT:
-            raise PlanError(f"parallel: expected pp from 2 with schedule={self.schedule}, found {self.pp}")
+            raise PlanError(f"parallel: schedule={self.schedule} needs pp of at least 2, found {self.pp}")
         if self.recompute not in RECOMPUTE:
             raise PlanError(f"parallel: expected recompute {', '.join(RECOMPUTE)}, found {self.recompute!r}")
 
     @classmethod
     def read(cls, text: Any) -> Parallel | None:
-        """Read `tp=4,dp=2,sp`; a PlanError for what it does not say. None and a Parallel stay."""
+        """Parse `tp=4,dp=2,sp`. Return None and a Parallel unchanged. Raises PlanError for invalid text."""
         if text is None or isinstance(text, cls):
             return text
         known = {field.name.replace("_", "-"): field for field in fields(cls)}
@@ -81,9 +81,9 @@ class Parallel:
         for part in str(text).split(","):
             name, _, value = part.strip().partition("=")
             if name not in known:
-                raise PlanError(f"parallel: expected {', '.join(known)}, found {name!r}{nearest(name, known)}")
+                raise PlanError(f"parallel: expected one of {', '.join(known)}, found {name!r}{nearest(name, known)}")
             if name in values:
-                raise PlanError(f"parallel: expected {name} once, found it again")
+                raise PlanError(f"parallel: {name} is given twice")
             field = known[name]
             values[name] = (
                 value if isinstance(field.default, str) else _value(name, value, is_switch=field.default is False)
@@ -91,45 +91,43 @@ class Parallel:
         return cls(**{known[name].name: value for name, value in values.items()})
 
     def micro_batches(self, samples: int) -> int:
-        """Return into how many an iteration's samples are cut; a PlanError where they cannot be."""
+        """Return the number of micro-batches of an iteration. Raises PlanError if the samples do not divide evenly."""
         at_once = self.dp * (samples // self.dp if self.micro_batch is None else self.micro_batch)
         if not at_once or samples % at_once:
-            raise PlanError(f"parallel {self}: expected a batch of whole micro-batches, found {samples} samples")
+            raise PlanError(f"parallel {self}: a batch of {samples} samples does not divide into micro-batches")
         return samples // at_once
 
     def in_micro_batches(self, samples: int, count: int) -> Parallel:
-        """Return it with micro-batches of which an iteration's samples make `count`; a PlanError where they cannot."""
+        """Return a copy with the `micro_batch` that gives `count` micro-batches. Raises PlanError if none does."""
         each, rest = divmod(samples, self.dp * count)
         if rest or self.micro_batch not in {None, each}:
-            raise PlanError(
-                f"parallel {self}: expected a batch of {count} whole micro-batches, found {samples} samples"
-            )
+            raise PlanError(f"parallel {self}: {samples} samples do not divide into {count} micro-batches")
         return replace(self, micro_batch=each)
 
     @property
     def chunks(self) -> int:
-        """Chunks of layers that a stage has, which lie apart in the network; 1 but where they are interleaved."""
+        """The number of virtual stages per worker: 1 unless the schedule is interleaved."""
         return read_schedule(self.schedule)[1]
 
     @property
     def axes(self) -> tuple[str, ...]:
-        """The axis of every step: those of more than one worker, outermost first."""
+        """The axis of each step: those with more than one worker, outermost first."""
         return self.ways.axes
 
     @property
     def ways(self) -> Ways:
-        """A step for each axis; data parallel workers who share out experts have one of their own."""
+        """One step per axis with more than one worker. With experts, `dp` and `ep` are separate steps."""
         degrees = {axis: getattr(self, axis) for axis in AXES} | {"dp": self.dp // self.ep}
         axes = tuple(axis for axis, degree in degrees.items() if degree > 1)
         return Ways(tuple(map(degrees.__getitem__, axes)), axes=axes)
 
     @property
     def workers(self) -> int:
-        """The number of workers."""
+        """The number of workers over all stages."""
         return self.pp * math.prod(self.ways)
 
     def __str__(self) -> str:
-        """Spell what is not the default, as `read` reads it."""
+        """Return the options that differ from the defaults, in the syntax of `read`."""
         given = {field.name: getattr(self, field.name) for field in fields(self)}
         said = (field.name for field in fields(self) if given[field.name] != field.default)
         return ",".join(name.replace("_", "-") + ("" if given[name] is True else f"={given[name]}") for name in said)

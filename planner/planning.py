@@ -27,16 +27,16 @@ from planner.search.solver.limits import Tuning
 from planner.search.stages import with_stages
 
 DEVICES = "devices"
-"""As memory: that of each worker's own device."""
+"""The value of `memory` that means: the memory of each worker's own device."""
 
 LOWERING, NEEDS = "planner.program.lower", "planner.program.needs"
-"""Imported where memory is limited."""
+"""Imported only if memory is limited."""
 
 WORKERS = (
-    f"Number of workers. Up to {Tuning().factored_workers}, all factorisations are tried; beyond, prime factors "
-    "and none."
+    f"Number of workers. Up to {Tuning().factored_workers}, all factorizations are tried; above, only the prime "
+    "factors and the number itself."
 )
-MEMORY = f"Memory limit of each worker, as in 11GiB; '{DEVICES}': that of the machine's devices.  [default: no limit]"
+MEMORY = f"Memory limit per worker, such as 11GiB; '{DEVICES}': that of the machine's devices.  [default: no limit]"
 
 
 STAGES = "Pipeline stages. Each stage has an equal number of workers; --ways applies within a stage."
@@ -55,11 +55,11 @@ def _read_schedule(text: str | None) -> str | None:
 
 
 def read_memory(memory: int | str | None) -> int | str | None:
-    """Read a number of bytes, as in `11GiB`, or `devices`; a PlanError for anything else."""
+    """Parse a number of bytes, such as `11GiB`, or `devices`. Raises PlanError for anything else."""
     if isinstance(memory, str):
         return memory if memory == DEVICES else parse_memory(memory)
     if memory is not None and (type(memory) is not int or memory < 1):
-        raise PlanError(f"memory: expected a whole number of bytes from 1, or text as in 11GiB, found {memory!r}")
+        raise PlanError(f"memory: expected a positive number of bytes, or text such as 11GiB, found {memory!r}")
     return memory
 
 
@@ -73,10 +73,10 @@ OPTIONS: Mapping[str, Option] = {
     "schedule": Option("--schedule", SCHEDULE, read=_read_schedule, metavar="NAME"),
     "memory": Option("--memory", MEMORY, read=read_memory, metavar="BYTES"),
 }
-"""What `plan` takes of a graph, by name: commands have these by their flags."""
+"""The options of `plan` for a graph, by name. Commands use their flags."""
 
 
-def plan(  # noqa: PLR0913 -- what a user may choose, by name
+def plan(  # noqa: PLR0913 -- the options of a user, by name
     graph: Graph,
     workers: int | None = None,
     *,
@@ -88,14 +88,16 @@ def plan(  # noqa: PLR0913 -- what a user may choose, by name
 ) -> Plan:
     """Return the best plan found for a graph on `workers` workers.
 
-    All factorisations of up to 16 workers are tried, unless `ways=(4, 2)` fixes one. `machine`, a name, a YAML file or
-    a Machine, is what `objective="time"` is about. `memory`, as in "11GiB" or in bytes, is what every worker's arena
-    must fit in, on a `machine` with its workspace and what the device reserves; "devices" is what its own has. With
-    `stages` above 1 each of so many groups of workers has a part of the forward pass, with what belongs to it; ways are
-    those within a stage, and a `machine` says which cut makes the slowest fastest; `schedule` is the order in which
-    stages run micro-batches, `1f1b` if none is given.
-    Other options are those of `SearchOptions`: `searcher`, `placements`, `seed`, `shares`, ... Raises a PlanError for
-    what makes no sense or where nothing fits, a TopologyError for a machine that cannot run the plan.
+    For up to 16 workers all factorizations are tried, unless `ways=(4, 2)` fixes one. `machine` is a name, a YAML file
+    or a Machine; `objective="time"` estimates the time on it. `memory`, such as "11GiB" or a number of bytes, limits
+    each worker's arena; with a `machine`, the workspace and the device's reserved memory count too. "devices" takes the
+    limit from the machine. With `stages` above 1 the forward pass is cut into that many parts, each with its backward
+    and update operators, and each runs on its own group of workers; `ways` applies within a stage, and a `machine` lets
+    the planner choose the cut with the fastest slowest stage. `schedule` is the order in which stages run
+    micro-batches, by default `1f1b`.
+
+    Other options are those of `SearchOptions`: `searcher`, `placements`, `seed`, `shares`, ... Raises PlanError for
+    invalid options or if no plan fits, and TopologyError if the machine cannot run the plan.
 
     >>> import planner
     >>> planner.plan(planner.model("mlp-2-16", batch=8), workers=4).total_bytes
@@ -108,7 +110,7 @@ def plan(  # noqa: PLR0913 -- what a user may choose, by name
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A plan that is asked for: the workers of a stage, how to search, and what stages there are, on what machine."""
+    """A request for a plan: the workers per stage, the search options, the stages, and the machine."""
 
     workers: int
     search: SearchOptions
@@ -119,13 +121,13 @@ class Request:
 
 
 def request_of(graph: Graph, workers: int | None = None, **options: Any) -> Request:
-    """Read what `plan` takes; raises what it raises of options that make no sense."""
+    """Return the Request for the arguments of `plan`. Raises PlanError or TopologyError for invalid options."""
     machine, memory = options.pop("machine", None), options.pop("memory", None)
     stages, schedule = options.pop("stages", 1), options.pop("schedule", None)
     if not isinstance(graph, Graph):
         raise PlanError(f"expected a graph, as planner.model returns, found {graph!r}")
     if unknown := [name for name in options if name not in (*SEARCH_OPTIONS, "bound", "limits")]:
-        raise PlanError(f"unknown option {', '.join(unknown)}; the options are {', '.join((*OPTIONS, 'machine'))}")
+        raise PlanError(f"unknown option {', '.join(unknown)}; expected one of {', '.join((*OPTIONS, 'machine'))}")
     if machine is not None and not isinstance(machine, str | topologies.Machine):
         raise PlanError(f"expected a machine, its name or its YAML file, found {machine!r}")
     options = {name: _read(name, value) for name, value in options.items()}
@@ -154,7 +156,7 @@ def request_of(graph: Graph, workers: int | None = None, **options: Any) -> Requ
 
 
 def planned(graph: Graph, request: Request, coarsenings: Coarsenings) -> Plan:
-    """Return the best plan found for what is asked for; `coarsenings` are the graph's."""
+    """Return the best plan found for a request. `coarsenings` are those of the graph."""
     search, stages, limit_bytes = request.search, request.stages, request.limit_bytes
     plan = best_plan(graph, request.workers, search, coarsenings)
     if stages > 1:
@@ -165,7 +167,11 @@ def planned(graph: Graph, request: Request, coarsenings: Coarsenings) -> Plan:
 
 
 def _as_named(plan: Plan, parallel: Parallel) -> Plan:
-    """Return the plan of least bytes with what named parallelism moves for less memory, or less often."""
+    """Return the plan with the copies that named parallelism implies.
+
+    With ZeRO 3 weights are gathered once per pass, with `sp` or `ep` equal fetches are gathered once, and with ZeRO 2
+    gradients are accumulated in shards, one reduce-scatter per micro-batch.
+    """
     plan = gather_for_each_pass(plan) if parallel.zero == WEIGHTS else plan
     plan = gather_once(plan) if parallel.sp or parallel.ep > 1 else plan
     return scatter_each_micro_batch(plan) if parallel.zero >= GRADIENTS else plan
@@ -173,14 +179,14 @@ def _as_named(plan: Plan, parallel: Parallel) -> Plan:
 
 def _workers_of_parallel(workers: int | None, parallel: Parallel) -> int:
     if parallel.pp == 1 and not parallel.axes:
-        raise PlanError("parallel: expected a degree from 2, as in tp=2, found none")
+        raise PlanError("parallel: expected a degree of at least 2, such as tp=2, found none")
     if workers not in (None, parallel.workers):
-        raise PlanError(f"parallel {parallel} makes {parallel.workers} workers, not {workers}")
+        raise PlanError(f"parallel {parallel} has {parallel.workers} workers, expected {workers}")
     return parallel.workers
 
 
 def _check_micro_batches(graph: Graph, parallel: Parallel) -> None:
-    """Refuse a graph that is not cut as named parallelism says."""
+    """Raise PlanError if the graph is not cut into the micro-batches of named parallelism."""
     samples = batch_size(graph)
     if parallel.micro_batch is None or samples is None:
         return
@@ -192,38 +198,36 @@ def _check_micro_batches(graph: Graph, parallel: Parallel) -> None:
 
 
 def _check_recomputed(graph: Graph, parallel: Parallel) -> None:
-    """Refuse a graph that keeps what named parallelism says is computed again."""
+    """Raise PlanError if the graph keeps activations that named parallelism recomputes."""
     if parallel.recompute == "full" and not recomputed(graph):
-        raise PlanError(
-            f"parallel {parallel}: expected a graph that computes activations again, found one that does not"
-        )
+        raise PlanError(f"parallel {parallel}: expected a graph that recomputes activations")
 
 
 def _stages(stages: int, parallel: Parallel | None) -> int:
-    """Return the number of stages, which named parallelism may say, too."""
+    """Return the number of stages, given by `stages` or by named parallelism. Raises PlanError if they disagree."""
     if type(stages) is not int or stages < 1:
-        raise PlanError(f"stages: expected a whole number from 1, found {stages!r}")
+        raise PlanError(f"stages: expected a positive integer, found {stages!r}")
     if parallel is None or parallel.pp == 1:
         return stages
     if stages not in (1, parallel.pp):
-        raise PlanError(f"stages: expected those of parallel {parallel}, found {stages}")
+        raise PlanError(f"stages: expected {parallel.pp}, as in parallel {parallel}, found {stages}")
     return parallel.pp
 
 
 def _schedule(schedule: str | None, stages: int, parallel: Parallel | None) -> str:
-    """Return the order of micro-batches, which named parallelism may say, too."""
+    """Return the schedule, given by `schedule` or by named parallelism. Raises PlanError if they disagree."""
     _read_schedule(schedule)
     if stages == 1 and schedule not in (None, ACCUMULATION):
-        raise PlanError(f"schedule {schedule}: expected stages from 2, found 1")
+        raise PlanError(f"schedule {schedule}: needs at least 2 stages, found 1")
     if parallel is None or parallel.pp == 1:
         return schedule or DEFAULT
     if schedule not in (None, parallel.schedule):
-        raise PlanError(f"schedule: expected that of parallel {parallel}, {parallel.schedule}, found {schedule}")
+        raise PlanError(f"schedule: expected {parallel.schedule}, as in parallel {parallel}, found {schedule}")
     return parallel.schedule
 
 
 def _read(name: str, value: object) -> object:
-    """Read what Python gives for an option; a PlanError names it."""
+    """Parse the value of an option given in Python. Raises PlanError that names the option."""
     try:
         return SEARCH_OPTIONS[name].read(value) if name in SEARCH_OPTIONS else value
     except PlanError as error:
@@ -231,14 +235,15 @@ def _read(name: str, value: object) -> object:
 
 
 def _arena_sizes(plan: Plan) -> tuple[int, ...]:
-    """Return how large every worker's arena is; lowering is loaded for plans that must fit in something alone."""
+    """Return each worker's arena in bytes. Lowering is imported only for plans with a memory limit."""
     return tuple(import_module(LOWERING).arena_sizes(plan))
 
 
 def _needed_bytes(machine: topologies.Machine, capacities: Sequence[int], plan: Plan) -> tuple[int, ...]:
-    """Return what every worker takes of its device's memory; where there are capacities, with what its device lacks.
+    """Return the bytes each worker needs of its device's memory.
 
-    So what is within the largest capacity fits in the worker's own.
+    With `capacities`, the difference between the largest capacity and the worker's own is added, so that a value within
+    the largest capacity means that the worker fits in its own device.
     """
     machine.require_devices(plan.workers)
     needed = map(import_module(NEEDS).needed_bytes, import_module(LOWERING).lower(plan).workers, machine.devices)
@@ -248,9 +253,12 @@ def _needed_bytes(machine: topologies.Machine, capacities: Sequence[int], plan: 
 
 
 def _capacities(machine: topologies.Machine | None) -> list[int]:
-    """Return what memory each device has: its own, or an equal part of what it shares."""
+    """Return each device's memory in bytes: its own, or an equal part of a shared one.
+
+    Raises PlanError without a machine.
+    """
     if machine is None:
-        raise PlanError(f"memory {DEVICES}: expected a machine, whose devices have memory, found none")
+        raise PlanError(f"memory {DEVICES}: needs a machine")
     memories = (machine.memories[device.memory] for device in machine.devices)
     return [int(memory.nbytes / len(memory.devices)) for memory in memories]
 
@@ -260,10 +268,10 @@ def _workers_of_stage(workers: int | None, ways: tuple[int, ...], stages: int) -
         raise PlanError("expected a number of workers (--workers 8) or ways (--ways 4,2), found neither")
     total = stages * math.prod(ways) if workers is None else workers
     if type(total) is not int or total < 1:
-        raise PlanError(f"expected a whole number of workers from 1, found {workers!r}")
+        raise PlanError(f"expected a positive number of workers, found {workers!r}")
     check_workers(total)
     if total % stages:
-        raise PlanError(f"stages: expected a number that divides {total} workers, found {stages}")
+        raise PlanError(f"stages: must divide {total} workers, found {stages}")
     if ways and total != stages * math.prod(ways):
         within = f" in {stages} stages" if stages > 1 else ""
         raise PlanError(

@@ -1,4 +1,4 @@
-"""The tensor description language: what an operator reads and writes, and all that follows from it."""
+"""The tensor description language: describes what an operator reads and writes, and derives how it can be split."""
 
 from tdl import language
 from tdl.analysis import Access, Halo, Output, Strategy

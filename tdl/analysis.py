@@ -1,4 +1,4 @@
-"""What follows from a description: accesses, partition strategies and refusals, halos, whether it is elementwise."""
+"""Analysis of descriptions: accesses, partition strategies and refusals, halos, and structural properties."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tdl.trace import Traced
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """One way in which an operand is read."""
+    """One distinct way in which an operand is indexed."""
 
     operand: int
     index: tuple[Index, ...]
@@ -20,7 +20,7 @@ class Access:
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """One output: an index per dimension, and the reducer that partial results are combined with (None: no reducer)."""
+    """One output: an index per dimension, and the reducer that combines partial results (None: no reducer)."""
 
     index: tuple[Index, ...]
     reducer: str | None
@@ -29,9 +29,9 @@ class Output:
 
 @dataclass(frozen=True, slots=True)
 class Halo:
-    """How far parts of a split reach into their neighbours' share of an operand's dimension.
+    """How far the parts of a split reach into their neighbors' parts of an operand's dimension.
 
-    `below` and `above` are affine in the extents of the other variables of the index (written as their names).
+    `below` and `above` are affine in the extents of the index's other variables, which are written as their names.
     """
 
     operand: int
@@ -40,13 +40,13 @@ class Halo:
     above: Affine
 
     def widths(self, extents: Mapping[str, int]) -> tuple[int, int]:
-        """Elements (below, above), never negative."""
+        """Return the numbers of elements (below, above), both at least 0."""
         return max(0, -int(-self.below.value(extents) // 1)), max(0, int(self.above.value(extents) // 1))
 
 
 @dataclass(frozen=True, slots=True)
 class Strategy:
-    """A way to split an operator: along one variable, results concatenated (reducer None) or reduced."""
+    """A way to split an operator: along one variable. Results are concatenated (reducer None) or reduced."""
 
     variable: str
     reducer: str | None
@@ -54,13 +54,13 @@ class Strategy:
 
 
 def accesses(traced: Traced) -> tuple[Access, ...]:
-    """Distinct accesses, in the order written."""
+    """Return the distinct accesses, in the order in which they are written."""
     every = (Access(node.operand, node.index) for node in traced.nodes if isinstance(node, Element))
     return tuple(dict.fromkeys(every))
 
 
 def outputs(traced: Traced) -> tuple[Output, ...]:
-    """Coordinates, reducer and value of each output."""
+    """Return the coordinates, reducer and value of each output."""
     return tuple(
         Output(placed.coordinates, next(iter(combined(placed.value).values()), None), placed.value)
         for placed in traced.outputs
@@ -68,10 +68,10 @@ def outputs(traced: Traced) -> tuple[Output, ...]:
 
 
 def combined(expression: Expr) -> dict[str, str]:
-    """Reduction variables whose partial results may be combined, with the reducer that combines them.
+    """Return the reduction variables whose partial results can be combined, with the reducer that combines them.
 
-    The reducer is outermost, directly inside reducers of its own kind, under scaling that commutes with it, or (sums)
-    in both terms of an addition.
+    These are the variables of the outermost reducer, of reducers of the same kind directly inside it, of a reducer
+    under scaling that commutes with it, and of sums that are both terms of an addition.
     """
     match expression:
         case Reduce(reducer, variables, _, body):
@@ -100,7 +100,7 @@ def _scaled(expression: Expr, factor: Expr) -> dict[str, str]:
 
 
 def strategies(traced: Traced, reads: tuple[Access, ...]) -> tuple[dict[str, Strategy], dict[str, str]]:
-    """Every variable as a strategy, or with the reason why it is none."""
+    """Return each variable either as a strategy, or with the reason why it cannot be split."""
     reasons: dict[str, str] = {}
     good: dict[str, Strategy] = {}
     opaque = _opaque_coordinates(traced)
@@ -122,7 +122,10 @@ def _opaque_coordinates(traced: Traced) -> dict[str, str]:
 
 
 def _no_dimension(name: str, traced: Traced) -> str | None:
-    """Say which output has no dimension of an output variable, so that all parts would compute it, or None."""
+    """Return why an output variable cannot be split: an output lacks it, so all parts would compute it.
+
+    None if it can.
+    """
     if name in traced.reduction_variables:
         return None
     without = (number for number, placed in enumerate(traced.outputs) if name not in placed.variables)
@@ -130,7 +133,7 @@ def _no_dimension(name: str, traced: Traced) -> str | None:
 
 
 def _no_reduction(name: str, traced: Traced, reducers: list[dict[str, str]]) -> str | None:
-    """Say why partial results over a reduction variable cannot be combined; None where they can, or it is none."""
+    """Return why partial results over a reduction variable cannot be combined, or None."""
     if name in traced.output_variables:
         return None
     for number, placed in enumerate(traced.outputs):
@@ -142,7 +145,7 @@ def _no_reduction(name: str, traced: Traced, reducers: list[dict[str, str]]) -> 
 
 
 def _blocker(name: str, expression: Expr) -> str | None:
-    """Name the innermost operation above the reducer that partial results do not pass."""
+    """Name the innermost operation above the reducer under which partial results cannot be combined."""
     for child in expression.children:
         if any(isinstance(node, Reduce) and name in node.variables for node in walk(child)):
             if name not in combined(child):
@@ -170,9 +173,9 @@ def _halos(name: str, reads: tuple[Access, ...]) -> Iterator[Halo]:
 
 
 def _halo(name: str, index: Affine, operand: int, dimension: int) -> Halo:
-    """Reach of `factor * name + rest` beyond the share [factor * lo, factor * hi) of a part [lo, hi).
+    """Return how far `factor * name + rest` reaches outside the share [factor * lo, factor * hi) of a part [lo, hi).
 
-    Where the factor is negative the share is [factor * (hi - 1), factor * (lo - 1)).
+    If the factor is negative, the share is [factor * (hi - 1), factor * (lo - 1)).
     """
     low, high = Affine((), index.constant), Affine((), index.constant)
     own: Rational = dict(index.terms)[name]
@@ -186,7 +189,10 @@ def _halo(name: str, index: Affine, operand: int, dimension: int) -> Halo:
 
 
 def is_elementwise(traced: Traced, reads: tuple[Access, ...]) -> bool:
-    """No reducer, some operand read at the output's own coordinates only, the others plainly broadcast."""
+    """Return True if there is no reducer, and each operand is read at the output's coordinates or is broadcast.
+
+    At least one operand is read at the output's coordinates.
+    """
     own = tuple(map(Affine.variable, traced.output_variables))
     if any(isinstance(node, Reduce | OpaqueElement) for node in traced.nodes):
         return False
@@ -201,7 +207,7 @@ def is_elementwise(traced: Traced, reads: tuple[Access, ...]) -> bool:
 
 
 def moves_elements(traced: Traced) -> bool:
-    """True if every result element is an operand's, selected by position alone; in padding it is zero."""
+    """Return True if each result element is an operand's element selected by position alone, or zero in padding."""
     return all(_is_moved(placed.value) for placed in traced.outputs)
 
 
@@ -216,7 +222,7 @@ def _is_moved(expression: Expr) -> bool:
 
 
 def adds_operands(traced: Traced) -> bool:
-    """True if the only result is the sum of all operands, element by element."""
+    """Return True if the only result is the element-wise sum of all operands."""
     own = tuple(map(Affine.variable, traced.output_variables))
     (placed, *others) = traced.outputs
     nodes = list(walk(placed.value))
@@ -231,10 +237,11 @@ def adds_operands(traced: Traced) -> bool:
 
 
 def contiguous(traced: Traced, reads: tuple[Access, ...]) -> frozenset[str]:
-    """Variables that occur in a window (an affine index that is not plain) or as a value.
+    """Return the variables that occur in a window (an affine index that is not plain) or as a value.
 
-    A mixed-radix tuple needs no contiguous runs: what a worker holds of it is itself mixed radix, in local extents.
-    Where a dimension is read by several indices, a worker holds more of it than one reaches: they have to say where.
+    A mixed-radix tuple does not need contiguous runs: a worker's part of it is itself mixed-radix, with local extents.
+    If several indices read one dimension, a worker holds more of the dimension than each of them reaches, so the
+    variables must have known positions.
     """
     used = [index for placed in traced.outputs for index in placed.coordinates]
     used += [index for access in reads for index in access.index]
@@ -250,7 +257,7 @@ def contiguous(traced: Traced, reads: tuple[Access, ...]) -> frozenset[str]:
 
 
 def is_linear(expression: Expr, operands: frozenset[int]) -> bool:  # noqa: PLR0911
-    """Whether the expression is linear in these operands taken together, the others held fixed."""
+    """Return True if the expression is linear in these operands taken together, with the others fixed."""
     match expression:
         case Element(operand):
             return operand in operands

@@ -1,7 +1,7 @@
-"""Derivatives of expressions, by a rule for each function: what arrives at a value is passed on to what it is made of.
+"""Reverse-mode derivatives of expressions, with one rule per function.
 
-Where a function is chosen by a condition so is the gradient, which is not multiplied by zero: of what is no number that
-makes none. At ties and bounds gradients are PyTorch's.
+If a condition selects a value, it also selects the gradient. The gradient is not multiplied by zero, because that would
+turn infinity into NaN. At ties and bounds the gradients are those of PyTorch.
 """
 
 from __future__ import annotations
@@ -14,11 +14,14 @@ from tdl.expr import Call, Constant, Expr, lift
 from tdl.language import cos, cosh, exp, hypot, log, power, sigmoid, sign, sin, sinh, sqrt, trunc, where
 
 Gradients = dict[int, Expr]
-"""Gradient of each leaf that a value depends on, by the leaf's number."""
+"""The gradient of each leaf that a value depends on, by the leaf's number."""
 
 
 def gradients(value: Expr, arriving: Expr, leaves: Sequence[Expr]) -> tuple[Expr, ...]:
-    """Return the gradient of each leaf (an expression in `value`, by identity), of that which arrives at the value."""
+    """Return the gradient of each leaf, given the gradient that arrives at the value.
+
+    Leaves are expressions in `value`, compared by identity. Raises TDLError if a function has no derivative.
+    """
     numbers = {id(leaf): number for number, leaf in enumerate(leaves)}
     passed = _passed(value, arriving, numbers)
     return tuple(passed.get(number, Constant(0.0)) for number in range(len(leaves)))
@@ -45,7 +48,10 @@ def _passed(value: Expr, arriving: Expr, numbers: Mapping[int, int]) -> Gradient
 
 
 def _of_product(factors: Sequence[Expr], arriving: Expr, numbers: Mapping[int, int]) -> Gradients:
-    """Multiply by the other factor last: where it is large, what it is multiplied by is often small."""
+    """Return the gradients of a product.
+
+    The other factor is applied last, because a large factor often meets a small one.
+    """
     a, b = factors
     total = {number: _times(gradient, b) for number, gradient in _passed(a, arriving, numbers).items()}
     for number, gradient in _passed(b, arriving, numbers).items():
@@ -65,7 +71,7 @@ def _chosen(condition: Expr, first: Gradients, second: Gradients) -> Gradients:
 
 
 def _times(gradient: Expr, *factors: Expr | float) -> Expr:
-    """Return a product, in which constants come last, as one."""
+    """Return a product with all constants merged into one, which comes last."""
     for factor in map(lift, factors):
         inner, constant = _parted(gradient)
         if isinstance(factor, Constant):
@@ -77,7 +83,7 @@ def _times(gradient: Expr, *factors: Expr | float) -> Expr:
 
 
 def _over(gradient: Expr, divisor: Expr) -> Expr:
-    """Return a quotient, of which a constant is taken out."""
+    """Return a quotient with constants moved to the end."""
     if isinstance(divisor, Constant):
         return _times(gradient, 1 / float(divisor.value))
     inner, constant = _parted(gradient)
@@ -85,7 +91,7 @@ def _over(gradient: Expr, divisor: Expr) -> Expr:
 
 
 def _parted(gradient: Expr) -> tuple[Expr, float]:
-    """Return an expression without the constant that it is multiplied by, and that."""
+    """Split an expression into a factor without a constant, and the constant."""
     match gradient:
         case Call("multiply", (inner, Constant(value))):
             return inner, float(value)
@@ -104,16 +110,16 @@ def _quotient(g: Expr, result: Expr, a: Expr, b: Expr) -> tuple[Expr, ...]:
 
 
 def _of_greater(g: Expr, a: Expr, b: Expr) -> Expr:
-    """Share of a gradient that goes to a: all unless it is the lesser, half where they are equal."""
+    """Return the share of a gradient that goes to a: all if a is greater, half if they are equal, otherwise none."""
     return where(a < b, 0, where(a == b, 0.5 * g, g))
 
 
 def _power(g: Expr, result: Expr, a: Expr, b: Expr) -> tuple[Expr, ...]:
-    """Gradients of base and exponent; of 0 to a power that is not negative the second is zero."""
+    """Return the gradients of base and exponent. The exponent's is zero for base 0 and a non-negative power."""
     base = where(b == 0, 0, _times(g, power(a, b - 1), b))
     if isinstance(b, Constant):
         root = a if b.value == 2 else power(a, b.value - 1)
-        base = _times(g, root, b) if b.value else where(a == g, 0.0, 0.0)  # zeros, of what both have
+        base = _times(g, root, b) if b.value else where(a == g, 0.0, 0.0)  # zeros with the index variables of both
     exponent = _times(g, result, log_of(float(a.value)) if isinstance(a, Constant) else log(a))
     if isinstance(a, Constant):
         return base, exponent if a.value else where(b >= 0, 0, exponent)
@@ -121,12 +127,12 @@ def _power(g: Expr, result: Expr, a: Expr, b: Expr) -> tuple[Expr, ...]:
 
 
 def log_of(value: float) -> float:
-    """Logarithm of any number, as that of an array's elements."""
+    """Return the logarithm of any number, as NumPy would: -inf for 0 and nan for negative numbers."""
     return math.log(value) if value > 0 else math.nan if value < 0 else -math.inf
 
 
 def _angle(g: Expr, _: Expr, a: Expr, b: Expr) -> tuple[Expr, ...]:
-    """Gradients of an angle, which are zero where both coordinates are."""
+    """Return the gradients of an angle. They are zero if both coordinates are zero."""
     squares = a * a + b * b
     share = where(squares == 0, 0, g / squares)
     return share * b, -share * a
@@ -171,4 +177,4 @@ RULES: Mapping[str, Callable[..., tuple[Expr, ...]]] = {
     "sigmoid": lambda g, r, x: (_times(g, r, 1 - r),),
     "erf": lambda g, r, x: (_times(g, exp(-(x * x)), 2 / math.sqrt(math.pi)),),
 }
-"""By function, gradients of its arguments: of that which arrives, the result, and the arguments."""
+"""By function, the gradients of its arguments, from the arriving gradient, the result and the arguments."""

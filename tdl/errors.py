@@ -1,5 +1,5 @@
-"""The one error of the description language."""
+"""The error of the description language."""
 
 
 class TDLError(ValueError):
-    """A description, or its use, is wrong: names the operator and, where known, tensor, dimension and expression."""
+    """A description, or its use, is invalid. Names the operator and, if known, the tensor, dimension and expression."""

@@ -1,8 +1,8 @@
-"""Reference evaluation: the meaning of a description, in NumPy, at every point of its iteration space at once.
+"""Reference evaluation of descriptions in NumPy, at all points of the iteration space at once.
 
-Every index variable is an axis. A value is an array over those axes (size 1 along the variables it does not depend on)
-with a mask of where all that it read was inside its tensors. A read outside, or at a non-integer point, makes a reducer
-skip the iteration; outside reducers it reads zero.
+Each index variable is an axis. A value is an array over these axes (size 1 along variables it does not depend on), with
+a mask of the points at which all its reads were inside their tensors. If a read is outside, or at a non-integer point,
+a reducer skips the iteration; outside reducers the read returns zero.
 """
 
 from __future__ import annotations
@@ -26,14 +26,17 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 class Masked(Struct, frozen=True):
-    """A value at every point, and where its reads were inside; both broadcast over the variables' axes."""
+    """A value at each point, and the mask of points whose reads were inside.
+
+    Both broadcast over the variables' axes.
+    """
 
     value: Array
     inside: Array
 
 
 class Evaluator(Struct, frozen=True):
-    """Evaluates expressions over given bounds of every variable (in axis order)."""
+    """Evaluates expressions within given bounds of each variable, in axis order."""
 
     arrays: Sequence[Array]
     extents: Mapping[str, int]
@@ -41,7 +44,7 @@ class Evaluator(Struct, frozen=True):
     known: dict[int, tuple[Expr, Masked]] = field(default_factory=dict)
 
     def output(self, output: Output, variables: Sequence[str]) -> Array:
-        """One output over the bounds of the output variables, in the order of its coordinates."""
+        """Return one output within the bounds of the output variables, in the order of its coordinates."""
         sizes = {name: stop - start for name, (start, stop) in self.bounds.items()}
         value = self.evaluate(output.value).value
         names = [name for index in output.index for name in index.variables]
@@ -53,7 +56,7 @@ class Evaluator(Struct, frozen=True):
         return grid.transpose(order).reshape(shape)
 
     def evaluate(self, node: Expr) -> Masked:
-        """Return the node's value, computed once."""
+        """Return the node's value. Each node is computed once."""
         if id(node) not in self.known:
             self.known[id(node)] = (node, self._evaluate(node))
         return self.known[id(node)][1]
@@ -82,7 +85,7 @@ class Evaluator(Struct, frozen=True):
         return Masked(value, np.ones((1,) * len(self.bounds), dtype=bool))
 
     def _grid(self, name: str) -> Array:
-        """All values of a variable, along its own axis."""
+        """Return all values of a variable, along its own axis."""
         return np.arange(*self.bounds[name]).reshape([-1 if variable == name else 1 for variable in self.bounds])
 
     def _scaled(self, affine: Affine) -> Array:
@@ -93,7 +96,7 @@ class Evaluator(Struct, frozen=True):
         return total
 
     def _position(self, index: Affine | Digits, size: int) -> Masked:
-        """Where an index points, kept within the dimension, and where it truly is inside."""
+        """Return the positions an index points to, clamped to the dimension, and the mask of those inside."""
         if isinstance(index, Digits):
             scaled, scale = np.zeros((1,) * len(self.bounds), dtype=int), 1
             for name in index.variables:
@@ -104,7 +107,7 @@ class Evaluator(Struct, frozen=True):
         return Masked(np.where(inside, scaled // scale, 0), inside)
 
     def _gather(self, array: Array, index: tuple[Index, ...]) -> Masked:
-        """Elements (or slices, as trailing axes) of an array; zero where outside."""
+        """Return elements of an array (or slices, as trailing axes), zero outside of it."""
         names = [own.variables[0] for own in index if own.is_plain]
         if len(set(names)) == len(index) and self._within(names, array.shape):
             return self._always(self._slices(array, names))
@@ -122,12 +125,12 @@ class Evaluator(Struct, frozen=True):
         return Masked(np.where(kept, value, np.zeros((), array.dtype)), inside)
 
     def _within(self, names: Sequence[str], shape: Sequence[int]) -> bool:
-        """Whether no value of any of these variables, one per dimension, is outside the dimension."""
+        """Return True if no value of the variables, one per dimension, is outside its dimension."""
         bounds = (self.bounds[name] for name in names)
         return all(start >= 0 and stop <= size for (start, stop), size in zip(bounds, shape, strict=True))
 
     def _slices(self, array: Array, names: Sequence[str]) -> Array:
-        """Elements of an array that is indexed by distinct variables, one per dimension."""
+        """Return the elements of an array that is indexed by distinct variables, one per dimension."""
         part = array[tuple(slice(*self.bounds[name]) for name in names)]
         own = [name for name in self.bounds if name in names]
         return part.transpose([names.index(name) for name in own]).reshape(
@@ -147,7 +150,7 @@ class Evaluator(Struct, frozen=True):
         return self._always(np.asarray(reduced))
 
     def _opaque(self, node: OpaqueElement) -> Masked:
-        """Call the function once per value of its operands' variables, then read from the results."""
+        """Call the function once per combination of its operands' variables, then index the results."""
         axes = len(self.bounds)
         parts = [self.evaluate(operand) for operand in node.operands]
         batch = np.broadcast_shapes(*(part.value.shape[:axes] for part in parts))
@@ -162,7 +165,10 @@ class Evaluator(Struct, frozen=True):
         return Masked(np.where(inside, value, np.zeros((), value.dtype)), np.asarray(inside))
 
     def _called(self, node: OpaqueElement, stacked: Sequence[Array], batch: tuple[int, ...]) -> Array:
-        """Return the results of an opaque function for all values of its operands' variables."""
+        """Return the results of an opaque function for all combinations of its operands' variables.
+
+        Raises TDLError if the function has no NumPy meaning, or if it raises an exception.
+        """
         if node.function is None:
             raise TDLError(f"{node.name} has no reference function; give one: OpaqueFunction(function)")
         if 0 in batch:
@@ -177,7 +183,7 @@ class Evaluator(Struct, frozen=True):
 
 
 def _identity(identity: float, dtype: np.dtype[Any]) -> Any:
-    """Return the reducer's identity in a dtype; integers have no infinity."""
+    """Return the reducer's identity in a dtype. Integers use their limits instead of infinity."""
     if np.issubdtype(dtype, np.integer) and np.isinf(identity):
         limits = np.iinfo(dtype)
         return dtype.type(limits.max if identity > 0 else limits.min)

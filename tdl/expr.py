@@ -1,4 +1,4 @@
-"""Expressions: what a description computes at one point, as immutable trees with Python's operators."""
+"""Expressions that a description computes at one point: immutable trees built with Python's operators."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ class Expr:
     __slots__ = ()
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: object, **options: object) -> Expr:
-        """Apply NumPy's own function of the same name, as in `numpy.exp(x[i])` or `numpy.float64(2) * x[i]`."""
+        """Apply the function of the same name in NumPy calls, as in `numpy.exp(x[i])` or `numpy.float64(2) * x[i]`."""
         if method != "__call__" or ufunc.__name__ not in FUNCTIONS or options:
             raise TDLError(f"numpy.{ufunc.__name__} of '{self}': use the functions of tdl (tdl.exp, tdl.sqrt, ...)")
         return apply(ufunc.__name__, *inputs)
 
     @property
     def children(self) -> tuple[Expr, ...]:
-        """Expressions this one is computed from."""
+        """The expressions this one is computed from."""
         return ()
 
     __add__, __radd__ = _operator("add"), _reflected("add")
@@ -57,20 +57,20 @@ class Expr:
 
     def __bool__(self) -> NoReturn:
         raise TDLError(
-            f"'{self}' cannot decide Python's control flow (comparison of intervals or of tensor values); select "
+            f"'{self}' cannot decide Python's control flow (comparison of indices or of tensor values); select "
             "values with tdl.where, tdl.maximum or tdl.minimum, or compute the result in an OpaqueFunction"
         )
 
     def __float__(self) -> NoReturn:
-        raise TDLError(f"{self} is symbolic and has no number; use the functions of tdl (tdl.exp, tdl.sqrt, ...)")
+        raise TDLError(f"{self} is symbolic, not a number; use the functions of tdl (tdl.exp, tdl.sqrt, ...)")
 
     def __iter__(self) -> NoReturn:
-        raise TDLError(f"{self} is one element and cannot be iterated over")
+        raise TDLError(f"{self} is a single element and cannot be iterated over")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Constant(Expr):
-    """A number known while tracing: a literal or an attribute."""
+    """A number known during tracing: a literal or an attribute."""
 
     value: Number
 
@@ -80,7 +80,7 @@ class Constant(Expr):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Coordinate(Expr):
-    """An affine combination of index variables, as an index or as a value."""
+    """An affine combination of index variables, used as an index or as a value."""
 
     affine: Affine
 
@@ -90,7 +90,7 @@ class Coordinate(Expr):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Element(Expr):
-    """An element of an operand, or a slice of it where some index is `Whole`."""
+    """An element of an operand, or a slice of it if an index is `Whole`."""
 
     operand: int
     tensor: str
@@ -102,7 +102,7 @@ class Element(Expr):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Call(Expr):
-    """An elementwise function of `tdl.functions.FUNCTIONS`: arithmetic, comparison, selection."""
+    """An element-wise function of `tdl.functions.FUNCTIONS`: arithmetic, comparison or selection."""
 
     function: str
     arguments: tuple[Expr, ...]
@@ -122,7 +122,7 @@ class Call(Expr):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Reduce(Expr):
-    """A reducer over index variables of its own; `extents` are those declared as defaults of the lambda."""
+    """A reducer over its own index variables. `extents` are those declared as defaults of the lambda's parameters."""
 
     reducer: str
     variables: tuple[str, ...]
@@ -140,7 +140,7 @@ class Reduce(Expr):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OpaqueElement(Expr):
-    """An element of the result of a function that the analysis does not look into."""
+    """An element of the result of an opaque function, which the analysis does not look into."""
 
     name: str
     function: Callable[..., Any] | None
@@ -159,7 +159,7 @@ class OpaqueElement(Expr):
 
 
 def lift(value: object) -> Expr:
-    """Make an expression of a number or an expression; anything else is a TDLError."""
+    """Convert a number to an expression; return an expression unchanged. Raises TDLError for anything else."""
     if isinstance(value, np.generic):
         value = value.item()
     if isinstance(value, Expr):
@@ -170,14 +170,14 @@ def lift(value: object) -> Expr:
 
 
 def apply(function: str, *arguments: object) -> Expr:
-    """Apply an elementwise function; what stays affine in index variables stays an index."""
+    """Apply an element-wise function. A result that is affine in index variables remains usable as an index."""
     lifted = tuple(lift(argument) for argument in arguments)
     affine = _affine(function, lifted)
     return Call(function, lifted) if affine is None else Coordinate(affine)
 
 
 def _affine(function: str, arguments: tuple[Expr, ...]) -> Affine | None:  # noqa: PLR0911
-    """Return the result as an affine index, or None where it is a value only."""
+    """Return the result as an affine index, or None if it can only be a value."""
     if not any(isinstance(argument, Coordinate) for argument in arguments):
         return None
     parts = [_exact(argument) for argument in arguments]
@@ -212,7 +212,10 @@ def _is_infix(expression: Expr) -> bool:
 
 
 def walk(expression: Expr) -> Iterator[Expr]:
-    """Yield the expression and all it is computed from, parents first; shared parts come once for each use."""
+    """Yield the expression and all its subexpressions, parents first.
+
+    A shared subexpression is yielded once per use.
+    """
     yield expression
     for child in expression.children:
         yield from walk(child)

@@ -1,4 +1,4 @@
-"""Extents: the range of every index variable, from shapes, declarations and the node's attribute `extents`."""
+"""Extents: the range of each index variable, from shapes, declarations and the attribute `extents`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Shapes = Sequence[Sequence[int]]
 
 
 class Use(Struct, frozen=True):
-    """One dimension of an operand (or of an opaque result of that size) and the index that runs over it."""
+    """A dimension of an operand (or of an opaque result of the same size) and the index that runs over it."""
 
     operand: int
     dimension: int
@@ -27,12 +27,12 @@ class Use(Struct, frozen=True):
 
     @property
     def place(self) -> str:
-        """The dimension, for errors."""
+        """The dimension's name, for error messages."""
         return f"{self.tensor}[{self.dimension}]"
 
 
 class ExtentRules(Struct, frozen=True):
-    """What fixes each variable's extent, sorted by kind when the operator is described."""
+    """The constraints on each variable's extent, sorted by kind when the operator is described."""
 
     variables: tuple[str, ...]
     operands: tuple[tuple[str, int], ...]
@@ -45,7 +45,7 @@ class ExtentRules(Struct, frozen=True):
     occupied: tuple[tuple[str, str], ...] = ()
 
     def solve(self, shapes: Shapes, given: Mapping[str, int]) -> dict[str, int]:
-        """Return every variable's extent, in order; TDLError on a conflict or where an extent stays unknown."""
+        """Return the extent of each variable, in order. Raises TDLError if extents conflict or remain unknown."""
         self.check_shapes(shapes)
         known = dict(self.declared)
         for name, extent in given.items():
@@ -65,13 +65,14 @@ class ExtentRules(Struct, frozen=True):
             known[name] = self._limited(name, use, shapes, given, known)
         for name, reducer in self.occupied:
             if known[name] == 0:
-                raise TDLError(
-                    f"{reducer} over '{name}' reduces nothing: its extent is 0; {reducer} of nothing has no value"
-                )
+                raise TDLError(f"{reducer} over '{name}' is undefined: the extent of '{name}' is 0")
         return {name: known[name] for name in self.variables}
 
     def _limited(self, name: str, use: Use, shapes: Shapes, given: Mapping[str, int], known: Mapping[str, int]) -> int:
-        """Return the extent, lowered so that an access outside every reducer stays inside; it may not be given."""
+        """Return the extent, lowered so that accesses outside of all reducers stay inside.
+
+        Raises TDLError if the attribute `extents` gives a larger extent.
+        """
         if name not in given:
             return min(known[name], _largest(name, use, shapes, known))
         if isinstance(use.index, Affine) and use.index.denominator == 1:
@@ -79,12 +80,12 @@ class ExtentRules(Struct, frozen=True):
             if given[name] > limit:
                 raise TDLError(
                     f"inconsistent extents of '{name}': {given[name]} by attribute 'extents', but index {use.index} "
-                    f"stays inside {use.place} for {limit} only; declare the reach with pad"
+                    f"stays inside {use.place} only up to {limit}; declare the reach with pad"
                 )
         return given[name]
 
     def check_shapes(self, shapes: Shapes) -> None:
-        """Raise a TDLError where the operands are not as many, or of the ranks, that were described."""
+        """Raise TDLError if the number of operands, or their ranks, differ from those described."""
         if len(shapes) != len(self.operands):
             raise TDLError(f"described for {len(self.operands)} operands, found {len(shapes)} shapes")
         for (name, rank), shape in zip(self.operands, shapes, strict=True):
@@ -104,7 +105,7 @@ class ExtentRules(Struct, frozen=True):
                 raise TDLError(f"{use.place} is {size} but {use.index} has {rest} values")
 
     def _solve_bounded(self, shapes: Shapes, known: dict[str, int]) -> None:
-        """Largest ranges with no access outside, one variable at a time while the others of its index are known."""
+        """Find the largest extents without accesses outside, one variable at a time."""
         progress = True
         while progress and len(known) < len(self.variables):
             limits: dict[str, int] = {}
@@ -118,7 +119,7 @@ class ExtentRules(Struct, frozen=True):
         unknown = [name for name in self.variables if name not in known]
         if unknown:
             uses = [f"{use.index} in {use.place}" for use in self.bounded if set(unknown) & set(use.index.variables)]
-            where = f"by {', '.join(uses)}" if uses else "and no index of an operand has them"
+            where = f"by {', '.join(uses)}" if uses else "because no index of an operand contains them"
             raise TDLError(
                 f"unknown extents of {', '.join(unknown)}: shapes do not determine them {where}; "
                 "give them in the attribute 'extents'"
@@ -127,7 +128,7 @@ class ExtentRules(Struct, frozen=True):
     def _bad_attribute(self, name: str, extent: object) -> TDLError:
         if name not in self.variables:
             known = ", ".join(self.variables) or "none"
-            return TDLError(f"attribute 'extents' names '{name}'; the index variables are {known}")
+            return TDLError(f"attribute 'extents' contains '{name}'; expected one of the index variables {known}")
         if name in self.declared and self.declared[name] != extent:
             return TDLError(f"extent of '{name}' is {self.declared[name]} as declared, {extent} by attribute 'extents'")
         return TDLError(f"attribute 'extents' gives '{name}' the extent {extent}")
@@ -140,7 +141,7 @@ class ExtentRules(Struct, frozen=True):
 
 
 def extent_rules(traced: Traced, operands: tuple[tuple[str, int], ...]) -> ExtentRules:
-    """Sort every access of a description by what it says about extents."""
+    """Return the constraints of a description's accesses on the extents, sorted by kind."""
     uses = dict.fromkeys(use for output in traced.outputs for use in _uses(output.value, reduced=False))
     affine = [use for use in uses if isinstance(use.index, Affine)]
     bounded = [use for use in affine if use.index.variables and not use.index.is_plain]
@@ -176,7 +177,7 @@ def _uses(expression: Expr, *, reduced: bool) -> Iterator[Use]:
 
 
 def _like(result: OpaqueElement, *, reduced: bool) -> Iterator[Use]:
-    """Use the sliced dimensions of the operand that an opaque result is like for those of the result."""
+    """Yield uses for the dimensions of an opaque result, which are the sliced dimensions of its operand `like`."""
     if result.like is None or result.like >= len(result.operands):
         raise TDLError(f"{result.name} has the shape of its operand {result.like}, but has {len(result.operands)}")
     model = result.operands[result.like]
@@ -200,7 +201,7 @@ def _check_constant(use: Use, shapes: Shapes) -> None:
 
 
 def _largest(name: str, use: Use, shapes: Shapes, known: Mapping[str, int]) -> int:
-    """Largest extent of a variable that keeps an index inside its dimension, widened by the index's pad."""
+    """Return the largest extent of a variable that keeps an index inside its dimension, widened by the index's pad."""
     index, size = use.index, shapes[use.operand][use.dimension]
     if not isinstance(index, Affine):
         raise TypeError(index)
@@ -218,16 +219,16 @@ def _largest(name: str, use: Use, shapes: Shapes, known: Mapping[str, int]) -> i
     if below < 0 or above < 0:
         raise TDLError(
             f"no extent of '{name}' keeps index {index} inside {use.place}, which has {size} elements; "
-            "where it may read outside, declare the reach with pad"
+            "if it may read outside, declare the reach with pad"
         )
     return int(room // step) + 1
 
 
 def given_extents(attributes: Mapping[str, Any]) -> Mapping[str, int]:
-    """Return the attribute `extents`; TDLError unless it maps variables to integers."""
+    """Return the attribute `extents`. Raises TDLError unless it maps variables to integers."""
     given = attributes.get("extents")
     if given is None:
         return {}
     if not isinstance(given, Mapping) or not all(type(extent) is int for extent in given.values()):
-        raise TDLError(f"attribute 'extents' maps index variables to integers, found {given!r}")
+        raise TDLError(f"attribute 'extents' must map index variables to integers, found {given!r}")
     return given

@@ -1,4 +1,4 @@
-"""The elementwise functions and reducers of the language, with their NumPy meaning."""
+"""The element-wise functions and reducers of the language, with their NumPy meaning."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ from msgspec import Struct
 
 
 class Function(Struct, frozen=True):
-    """An elementwise function; `result` is "bool", "int", "float", or "same" where it is that of the arguments."""
+    """An element-wise function.
+
+    `result` is the kind of its result: "bool", "int", "float", or "same" as its arguments.
+    """
 
     numpy: Callable[..., Any]
     result: str = "same"
@@ -19,7 +22,7 @@ class Function(Struct, frozen=True):
 
 
 class Combine(Struct, frozen=True):
-    """A reducer: a commutative, associative ufunc and its identity."""
+    """A reducer: a commutative and associative ufunc, and its identity."""
 
     numpy: np.ufunc
     identity: float
@@ -32,23 +35,24 @@ def _sigmoid(x: Any) -> Any:
 def _lgamma(x: float) -> float:
     try:
         return math.lgamma(x)
-    except (ValueError, OverflowError):  # at its poles, and where it is more than a number holds
+    except (ValueError, OverflowError):  # at its poles, and on overflow
         return math.inf
 
 
 def _each(function: Callable[[float], float]) -> Callable[..., Any]:
-    """Return a function of numbers as one of arrays; importing SciPy's takes longer than loading a plan."""
+    """Return a function of numbers as one of arrays. Importing SciPy's version takes longer than loading a plan."""
     return np.vectorize(function, otypes=[np.float64])
 
 
 RANDOM_BITS = 24
-"""How many random bits `random_bits` gives: as many as a single-precision number holds exactly."""
+"""The number of bits that `random_bits` returns: the most that a single-precision number represents exactly."""
 
 
 def random_bits(*counters: Any) -> Any:
-    """Return RANDOM_BITS pseudo-random bits for each combination of integers: a counter-based generator.
+    """Return RANDOM_BITS pseudo-random bits for each combination of integers, from a counter-based generator.
 
-    Each counter in turn is added to the state, which then passes the finalizer of MurmurHash3, modulo 2**32.
+    Each counter in turn is added to the state. The state then passes through the finalizer of MurmurHash3, modulo
+    2**32.
     """
     state: Any = np.zeros((), dtype=np.uint64)
     word = np.uint64(0xFFFFFFFF)

@@ -19,16 +19,16 @@ Bounds = Mapping[str, tuple[int, int]]
 
 
 def simplest(number: Rational) -> Rational:
-    """Return the same number, as an int where its denominator is 1 (integer arithmetic is much faster)."""
+    """Return the number as an int if its denominator is 1, because integer arithmetic is much faster."""
     return number.numerator if number.denominator == 1 else number
 
 
 @dataclass(frozen=True, slots=True)
 class Affine:
-    """`sum(factor * variable) + constant`, exact; `terms` are sorted by variable and have no zero factor.
+    """`sum(factor * variable) + constant`, exact. `terms` are sorted by variable and have no zero factors.
 
-    `pad` is how far, (low, high), the index may reach outside its dimension; it widens the inferred extents only.
-    The same in integers: `(sum(numerator * variable) + offset) / denominator`.
+    `pad` is how far, (low, high), the index may reach outside its dimension; it only widens the inferred extents. In
+    integers the index is `(sum(numerator * variable) + offset) / denominator`.
     """
 
     terms: tuple[tuple[str, Rational], ...]
@@ -51,13 +51,13 @@ class Affine:
 
     @staticmethod
     def of(factors: Mapping[str, Rational], constant: Rational = 0) -> Affine:
-        """Build the canonical form from factors by variable."""
+        """Return the canonical form from factors by variable."""
         terms = tuple((name, simplest(factor)) for name, factor in sorted(factors.items()) if factor)
         return Affine(terms, simplest(constant))
 
     @staticmethod
     def variable(name: str) -> Affine:
-        """One index variable."""
+        """Return the index that consists of one variable."""
         return Affine(((name, 1),))
 
     def __add__(self, other: Affine) -> Affine:
@@ -71,12 +71,12 @@ class Affine:
         return self + other.scaled(-1)
 
     def scaled(self, factor: Rational) -> Affine:
-        """Multiply by an exact constant."""
+        """Return the index multiplied by an exact constant."""
         self._require_unpadded()
         return Affine.of({name: own * factor for name, own in self.terms}, self.constant * factor)
 
     def padded(self, low: int, high: int) -> Affine:
-        """Allow the index to reach `low` below its dimension and `high` above it."""
+        """Return the index with permission to reach `low` below its dimension and `high` above it."""
         return Affine(self.terms, self.constant, (low, high))
 
     def value(self, values: Mapping[str, int]) -> Rational:
@@ -84,9 +84,9 @@ class Affine:
         return simplest(sum((factor * values[name] for name, factor in self.terms), start=self.constant))
 
     def image(self, bounds: Bounds) -> tuple[int, int]:
-        """Half-open hull of the integer points reached while each variable ranges over its half-open bounds.
+        """Return the half-open hull of the integer points reached when each variable ranges over its half-open bounds.
 
-        Exact, and not clipped to any tensor; (0, 0) where no integer point is reached.
+        The hull is exact and not clipped to any tensor. It is (0, 0) if no integer point is reached.
         """
         low = high = self.offset
         for name, factor in self.numerators:
@@ -127,12 +127,12 @@ class Affine:
 
     def _require_unpadded(self, other: Affine | None = None) -> None:
         if self.pad != (0, 0) or (other is not None and other.pad != (0, 0)):
-            raise TDLError(f"pad({self}, ...) must be the whole index; put the arithmetic inside pad")
+            raise TDLError(f"pad({self}, ...) must be the entire index; move the arithmetic inside pad")
 
 
 @dataclass(frozen=True, slots=True)
 class Digits:
-    """A mixed-radix number whose digits are index variables, most significant first; radices are their extents."""
+    """A mixed-radix number with index variables as digits, most significant first. The radices are their extents."""
 
     variables: tuple[str, ...]
     is_plain: ClassVar[bool] = False
@@ -143,7 +143,7 @@ class Digits:
 
 @dataclass(frozen=True, slots=True)
 class Whole:
-    """A `:` slice: all of a dimension."""
+    """A `:` slice: an entire dimension."""
 
     variables: ClassVar[tuple[str, ...]] = ()
     is_plain: ClassVar[bool] = False
@@ -164,7 +164,7 @@ def _term(name: str, factor: Rational) -> str:
 
 
 def _reaches(target: int, terms: list[tuple[int, int, int]]) -> bool:
-    """Whether integers x_i in [start_i, stop_i) exist with sum(factor_i * x_i) == target."""
+    """Return True if integers x_i in [start_i, stop_i) exist with sum(factor_i * x_i) == target."""
     (factor, start, stop), *rest = terms
     if not rest:
         return target % factor == 0 and start <= target // factor < stop

@@ -1,4 +1,4 @@
-"""Whether a value is a truth value, an integer or a floating-point number."""
+"""Whether a value is a boolean, an integer or a floating-point number."""
 
 from __future__ import annotations
 
@@ -10,16 +10,19 @@ from tdl.functions import FUNCTIONS
 ORDER = ("bool", "int", "float")
 
 SELECTING = ("where", "maximum", "minimum")
-"""Functions whose result is one of their arguments, so that of truth values it is one."""
+"""Functions whose result is one of their arguments, so that booleans give a boolean."""
 
 
 def dtype_kind(dtype: str) -> str:
-    """Return the kind of a dtype's elements."""
+    """Return the kind of a dtype's elements: "bool", "int" or "float"."""
     return "bool" if dtype == "bool" else "float" if "float" in dtype else "int"
 
 
 def element_kind(expression: Expr, operands: Sequence[str]) -> str:
-    """Return "bool", "int" or "float", where the operands' elements are of these kinds; sums of truth values count."""
+    """Return the kind of an expression, given those of the operands: "bool", "int" or "float".
+
+    A sum of booleans is "int".
+    """
     kind = "float"
     match expression:
         case Constant(value):

@@ -1,4 +1,4 @@
-"""The words a description is written in: reducers, functions, opaque functions, `pad`, `at`, `tensor`."""
+"""The vocabulary of descriptions: reducers, functions, opaque functions, `pad`, `at`, `tensor`."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ __all__ = [
     "logaddexp", "logical_xor", "maximum", "minimum", "pad", "power", "random_bits", "round_", "rsqrt", "sigmoid",
     "sign", "sin", "sinh", "sqrt", "tan", "tanh", "tensor", "trunc", "where",
 ]  # fmt: skip
-"""What `tdl` offers by these names."""
+"""The names that `tdl` exports from here."""
 
 Body = Callable[..., Any]
 
 
 class Operand(Struct, frozen=True):
-    """An operand while its operator is traced; `operand[i, j]` is an element."""
+    """An operand during the tracing of its operator. `operand[i, j]` is an element."""
 
     position: int
     name: str
@@ -39,7 +39,7 @@ class Operand(Struct, frozen=True):
             shown = ", ".join(":" if isinstance(part, slice) else str(part) for part in parts)
             raise TDLError(
                 f"'{self.name}' has {self.rank} dimensions but {len(parts)} indices: {self.name}[{shown}]"
-                + ("; a mixed-radix index is a tuple of its own: x[(i, j),]" if self.rank == 1 else "")
+                + ("; a mixed-radix index is a nested tuple: x[(i, j),]" if self.rank == 1 else "")
             )
         index = tuple(_index(part, f"'{self.name}' dimension {d}") for d, part in enumerate(parts))
         return Element(self.position, self.name, index)
@@ -52,19 +52,19 @@ class Operand(Struct, frozen=True):
 
 
 class Placed(Struct, frozen=True):
-    """An output whose expression stands at coordinates other than the lambda's own."""
+    """An output value with explicit coordinates, instead of the lambda's own."""
 
     coordinates: tuple[Index, ...]
     value: Expr
 
     @property
     def variables(self) -> tuple[str, ...]:
-        """The index variables that the output has dimensions of."""
+        """The index variables that the output has dimensions for."""
         return tuple(name for index in self.coordinates for name in index.variables)
 
 
 class Lambda(Struct, frozen=True):
-    """A lambda with the names, and the declared extents, of its index variables."""
+    """A lambda with the names and the declared extents of its index variables."""
 
     body: Body
     names: tuple[str, ...]
@@ -72,7 +72,7 @@ class Lambda(Struct, frozen=True):
     keywords: int
 
     def __call__(self) -> Any:
-        """Apply the lambda to its symbolic index variables."""
+        """Return the lambda's result for symbolic index variables."""
         coordinates = [Coordinate(Affine.variable(name)) for name in self.names]
         positional = len(coordinates) - self.keywords
         keyword = dict(zip(self.names[positional:], coordinates[positional:], strict=True))
@@ -80,7 +80,10 @@ class Lambda(Struct, frozen=True):
 
 
 def tensor(body: Body, *, rank: int | None = None, names: Sequence[str] | None = None) -> Lambda:
-    """Give the index variables of `lambda *i: ...`, `rank` of them called i0, i1, ..., or called by `names`."""
+    """Return a lambda with named index variables. `lambda *i: ...` needs `rank` (names i0, i1, ...) or `names`.
+
+    Raises TDLError if neither is given, if names occur twice, or if a default is not an extent.
+    """
     given: list[str] = []
     last: list[str] = []
     extents: dict[str, int] = {}
@@ -102,10 +105,10 @@ def tensor(body: Body, *, rank: int | None = None, names: Sequence[str] | None =
 
 
 def _declared(parameter: Parameter) -> int:
-    """Return a default as the extent that it declares."""
+    """Return the extent declared as the parameter's default. Raises TDLError if it is not a positive integer."""
     extent = parameter.default
     if type(extent) is not int or extent < 1:
-        raise TDLError(f"the default of index variable '{parameter.name}' is its extent, found {extent!r}")
+        raise TDLError(f"the default of index variable '{parameter.name}' must be its extent, found {extent!r}")
     return extent
 
 
@@ -123,13 +126,13 @@ class Reducer(Struct, frozen=True):
     name: str
 
     def __call__(self, body: Body, *, rank: int | None = None, names: Sequence[str] | None = None) -> Expr:
-        """Reduce a lambda's body; variables of `lambda *r: ...` are counted by `rank`, or called by `names`."""
+        """Return the reduction of a lambda's body. `lambda *r: ...` needs `rank` or `names`."""
         if not callable(body):
             raise TDLError(f"{self.name} takes a lambda of the index variables it reduces over, found {body}")
         lambda_ = tensor(body, rank=rank, names=names)
         if not lambda_.names:
             shown = f"{self.name}(lambda: {lambda_()})"
-            raise TDLError(f"{self.name} reduces over no index variable in {shown}; give its lambda at least one")
+            raise TDLError(f"{self.name} needs at least one index variable, found none in {shown}")
         return Reduce(self.name, lambda_.names, lambda_.extents, lift(lambda_()))
 
 
@@ -137,11 +140,11 @@ Sum, Max, Min, Prod = map(Reducer, REDUCERS)
 
 
 class OpaqueFunction(Struct, frozen=True):
-    """A function the analysis does not look into; it is computed whole for each value of its operands' variables.
+    """A function the analysis does not look into. It is computed whole for each value of its operands' variables.
 
-    `function` is its NumPy meaning, for reference evaluation. The result has the shape of operand number `like`
-    (None: its extents come from the attribute `extents`). Its elements are of the `kind` "float" or "int", or of the
-    operands' ("same").
+    `function` is its NumPy meaning, for reference evaluation. The result has the shape of operand number `like` (None:
+    its extents come from the attribute `extents`). Its elements have the `kind` "float", "int", or "same" as the
+    operands.
     """
 
     function: Callable[..., Any] | None = None
@@ -150,12 +153,12 @@ class OpaqueFunction(Struct, frozen=True):
     kind: str = "float"
 
     def __call__(self, *operands: Expr) -> OpaqueResult:
-        """Apply the function to slices of tensors (`x[b, :, :]`) or elements."""
+        """Apply the function to slices of tensors (`x[b, :, :]`) or to elements."""
         return OpaqueResult(self, tuple(lift(operand) for operand in operands))
 
 
 class OpaqueResult(Struct, frozen=True):
-    """The whole result of an opaque function; index it to get an element."""
+    """The entire result of an opaque function. Index it to get an element."""
 
     opaque: OpaqueFunction
     operands: tuple[Expr, ...]
@@ -165,7 +168,7 @@ class OpaqueResult(Struct, frozen=True):
         index = [_index(part, f"{self.opaque.name} result dimension {d}") for d, part in enumerate(parts)]
         affine = tuple(part for part in index if isinstance(part, Affine))
         if len(affine) != len(index):
-            raise TDLError(f"the result of {self.opaque.name} is indexed by affine expressions only")
+            raise TDLError(f"the result of {self.opaque.name} can be indexed only by affine expressions")
         opaque = self.opaque
         return OpaqueElement(opaque.name, opaque.function, opaque.like, self.operands, affine, opaque.kind)
 
@@ -174,17 +177,21 @@ class OpaqueResult(Struct, frozen=True):
 
 
 def pad(index: Expr | int, low: int, high: int) -> Expr:
-    """Permit an index to reach `low` below its dimension and `high` above; such reads are skipped or read zero."""
+    """Return the index, allowed to reach `low` below its dimension and `high` above.
+
+    Such reads are skipped or return zero.
+    """
     affine = _index(index, "pad")
     if not isinstance(affine, Affine):
-        raise TDLError(f"pad takes an affine index, found {affine}")
+        raise TDLError(f"pad expects an affine index, found {affine}")
     return Coordinate(affine.padded(low, high))
 
 
 def at(coordinates: object, value: Expr) -> Placed:
     """Place the value at output coordinates: index variables, or mixed-radix tuples of them (a merged dimension).
 
-    One of several outputs may have dimensions of some variables only; the others are not split.
+    If there are several outputs, one may have dimensions for some of the variables only; the other variables are then
+    not split.
     """
     parts = coordinates if isinstance(coordinates, tuple) else (coordinates,)
     return Placed(tuple(_index(part, f"output dimension {d}") for d, part in enumerate(parts)), lift(value))
@@ -225,22 +232,22 @@ bitwise_and, bitwise_or, bitwise_xor = (_binary(name) for name in ("bitwise_and"
 
 
 def where(condition: object, a: object, b: object) -> Expr:
-    """Select a where the condition holds, else b; both are read."""
+    """Select a if the condition holds, otherwise b. Both are read."""
     return apply("where", condition, a, b)
 
 
 def random_bits(*counters: object) -> Expr:
-    """Return 24 pseudo-random bits that depend on these integers only (a seed, a step, global indices)."""
+    """Return 24 pseudo-random bits that depend only on these integers (a seed, a step, global indices)."""
     return apply("random_bits", *counters)
 
 
 def _index(part: object, place: str) -> Index:
-    """Take what was written between brackets as an index; `place` names it in errors."""
+    """Convert what was written between brackets to an index. `place` names it in errors."""
     if isinstance(part, slice):
         ends = (part.start, part.stop, part.step)
         if any(end is not None for end in ends):
             shown = ":".join("" if end is None else str(end) for end in (ends if ends[2] is not None else ends[:2]))
-            raise TDLError(f"{place}: only the whole slice ':' is an index, found {shown}; use an index variable")
+            raise TDLError(f"{place}: the only slice allowed is ':', found {shown}; use an index variable")
         return Whole()
     if isinstance(part, tuple):
         return _digits(part, place)
@@ -266,22 +273,22 @@ def _digits(part: tuple[object, ...], place: str) -> Index:
     plain = tuple(chain.from_iterable(i.variables for i in index if i.is_plain))
     if len(plain) != len(index) or len(set(plain)) != len(plain):
         shown = ", ".join(str(i) for i in index)
-        raise TDLError(f"{place}: a mixed-radix index is a tuple of distinct index variables, found ({shown})")
+        raise TDLError(f"{place}: a mixed-radix index must be a tuple of distinct index variables, found ({shown})")
     return index[0] if len(index) == 1 else Digits(plain)
 
 
 def _why_not_affine(expression: Expr) -> str:
-    """Name the first reason why an expression is no index."""
+    """Return the first reason why an expression is not an index."""
     for node in walk(expression):
         if isinstance(node, Constant) and not isinstance(node.value, int):
             return f"{node.value!r} is not an exact integer; write a/b with integers"
     calls = [node for node in walk(expression) if isinstance(node, Call)]
     if not calls:
-        return "it is no index"
-    # Parents come first, so the last is an innermost one: what it is made of is affine still.
+        return "it is not an index"
+    # Parents come first, so the last call is an innermost one, whose arguments are still affine.
     function = calls[-1].function
     comparison = FUNCTIONS[function].result == "bool"
-    return _NOT_AFFINE.get(function, "comparison of intervals" if comparison else f"{function} of an index")
+    return _NOT_AFFINE.get(function, "comparison of indices" if comparison else f"{function} of an index")
 
 
 _NOT_AFFINE = {

@@ -1,4 +1,4 @@
-"""Operators, and the descriptions they give for operands of given ranks."""
+"""Operators, and their descriptions for operands of given ranks."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ Attributes = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Description:
-    """All that is known of an operator for operands of given ranks and given attributes, whatever their shapes.
+    """All properties of an operator for operands of given ranks and given attributes, for any shapes.
 
-    `strategies` maps a variable to how the operator is split along it; `refusals` maps every other variable to why it
-    cannot be. `contiguous` are the variables along which a kernel runs once per contiguous run of iterations. `dtype`
-    is what the attribute of that name says that all outputs have. An operator that `moves_elements` computes nothing;
-    one that `adds_operands` is their sum, element by element.
+    `strategies` maps a variable to how the operator is split along it; `refusals` maps each other variable to the
+    reason why it cannot be split. `contiguous` are the variables along which a kernel runs once per contiguous run of
+    iterations. `dtype` is the attribute of that name, which sets the dtype of all outputs. If `moves_elements`, the
+    operator computes nothing; if `adds_operands`, it is the element-wise sum of its operands.
     """
 
     operator: str
@@ -58,18 +58,18 @@ class Description:
 
     @property
     def is_opaque(self) -> bool:
-        """Whether nothing is known of the operator but shapes, as of those that `tdl.opaque` makes."""
+        """True if only shapes are known of the operator, as for `tdl.opaque`."""
         return False
 
     @property
     def variables(self) -> tuple[str, ...]:
-        """Output variables, then reduction variables."""
+        """The output variables, then the reduction variables."""
         return self.output_variables + self.reduction_variables
 
     def extents(self, shapes: Shapes, attributes: Attributes | None = None) -> dict[str, int]:
-        """Extent of every variable, from the operands' shapes and the attribute `extents`.
+        """Return the extent of each variable, from the operands' shapes and the attribute `extents`.
 
-        Raises TDLError where they contradict each other or leave an extent unknown.
+        Raises TDLError if they contradict each other or leave an extent unknown.
         """
         try:
             return self.extent_rules.solve(shapes, given_extents(attributes or {}))
@@ -77,29 +77,32 @@ class Description:
             raise TDLError(f"{self.operator}: {error}") from None
 
     def output_shapes(self, extents: Mapping[str, int]) -> tuple[tuple[int, ...], ...]:
-        """Shape of every output."""
+        """Return the shape of each output."""
         return tuple(
             tuple(prod([extents[name] for name in index.variables]) for index in output.index)
             for output in self.outputs
         )
 
     def output_dtypes(self, dtypes: Sequence[str]) -> tuple[str, ...]:
-        """Dtype of every output: `dtype`; else bool of truth values, int32 of whole numbers, or the first floating."""
+        """Return the dtype of each output: `dtype` if set.
+
+        Else bool, int32, or the first floating dtype of the operands.
+        """
         floating = next((dtype for dtype in dtypes if "float" in dtype), "float64")
         named = {"bool": "bool", "int": "int32", "float": floating}
         return tuple(self.dtype or named[kind] for kind in self.output_kinds(dtypes))
 
     def output_kinds(self, dtypes: Sequence[str]) -> tuple[str, ...]:
-        """Whether each output holds truth values ("bool"), whole numbers ("int") or others ("float")."""
+        """Return the kind of each output: boolean ("bool"), integer ("int") or floating-point ("float")."""
         kinds = [dtype_kind(dtype) for dtype in dtypes]
         return tuple(element_kind(output.value, kinds) for output in self.outputs)
 
     def operations(self, extents: Mapping[str, int]) -> float:
-        """Floating-point operations for these numbers of iterations of each variable."""
+        """Return the number of floating-point operations for these extents."""
         return self.work.operations(extents)
 
     def linear(self, operands: frozenset[int]) -> bool:
-        """Whether every output is linear in these operands (positions) taken together."""
+        """Return True if each output is linear in these operands (positions) taken together."""
         return all(analysis.is_linear(output.value, operands) for output in self.outputs)
 
     def evaluate(
@@ -109,9 +112,9 @@ class Description:
         extents: Mapping[str, int] | None = None,
         bounds: Bounds | None = None,
     ) -> tuple[Array, ...]:
-        """Compute the outputs from the description itself; slow, and independent of every kernel.
+        """Compute the outputs from the description itself. This is slow, and independent of all kernels.
 
-        `bounds` restricts variables to half-open ranges: the outputs then cover those iterations only.
+        `bounds` restricts variables to half-open ranges: the outputs then cover only those iterations.
         """
         if extents is None:
             extents = self.extents([array.shape for array in arrays], attributes)
@@ -130,7 +133,7 @@ class Description:
 def describe_traced(
     operator: str, operands: Sequence[Operand], traced: Traced, dtype: str | None = None
 ) -> Description:
-    """Derive all that follows from a traced description."""
+    """Return the description derived from a traced one."""
     accesses = analysis.accesses(traced)
     strategies, refusals = analysis.strategies(traced, accesses)
     return Description(
@@ -156,9 +159,9 @@ def describe_traced(
 class Operator:
     """A described operator.
 
-    `operands` are the names of its tensors (one name for all where `variadic`); `attributes` maps its keyword-only
-    parameters to their defaults (`REQUIRED` where there is none); the attribute `extents` is always allowed.
-    `random_keys`, `only_in_training` and `parts` are as `op` takes them.
+    `operands` are the names of its tensors (a single name if `variadic`). `attributes` maps its keyword-only parameters
+    to their defaults (`REQUIRED` if there is none); the attribute `extents` is always allowed. `random_keys`,
+    `only_in_training` and `parts` are those of `op`.
     """
 
     name: str
@@ -174,21 +177,23 @@ class Operator:
 
     @property
     def required(self) -> tuple[str, ...]:
-        """Attributes without a default."""
+        """The attributes without a default."""
         return tuple(name for name, default in self.attributes.items() if default is REQUIRED)
 
     def describe(self, ranks: Sequence[int], attributes: Attributes | None = None) -> Description:
-        """Describe the operator for operands of these ranks; remembered, whatever the attribute `extents`.
+        """Return the description for operands of these ranks.
 
-        Raises TDLError for operands or attributes that do not fit, or a wrong description.
+        It is cached, and does not depend on the attribute `extents`.
+
+        Raises TDLError if the operands or attributes do not fit, or if the description is invalid.
         """
         given = {name: value for name, value in (attributes or {}).items() if name != "extents"}
         key = (tuple(ranks), freeze(given))
         try:
             hash(key)
         except TypeError as error:
-            wanted = "numbers, strings, and tuples or mappings of them"
-            raise TDLError(f"{self.name}: attributes are {wanted}, found {given}") from error
+            wanted = "numbers, strings, and tuples or mappings of these"
+            raise TDLError(f"{self.name}: attributes must be {wanted}, found {given}") from error
         if key not in self.descriptions:
             try:
                 self.descriptions[key] = self._describe(key[0], given)
@@ -202,7 +207,7 @@ class Operator:
         return describe_traced(self.name, operands, self._trace(operands, attributes), attributes.get("dtype"))
 
     def placeholders(self, ranks: Sequence[int]) -> tuple[Operand, ...]:
-        """Return symbolic operands of these ranks, on which the description is traced."""
+        """Return symbolic operands of these ranks, for tracing the description."""
         names = [f"{self.operands[0]}{at}" for at in range(len(ranks))] if self.variadic else self.operands
         return tuple(Operand(at, name, rank) for at, (name, rank) in enumerate(zip(names, ranks, strict=True)))
 
@@ -212,7 +217,8 @@ class Operator:
         except TDLError:
             raise
         except Exception as error:
-            # A description is ordinary Python: an attribute that does not suit it fails wherever it is first used.
+            # A description is ordinary Python, so an unsuitable attribute can raise any exception where it is first
+            # used.
             ranks = tuple(operand.rank for operand in operands)
             reason = f"{type(error).__name__}: {error}"
             raise TDLError(f"cannot describe ranks {ranks}, attributes {dict(attributes)}: {reason}") from error
@@ -225,7 +231,7 @@ class Operator:
         for name in attributes:
             if name not in self.attributes:
                 known = ", ".join(self.attributes) or "none"
-                raise TDLError(f"unknown attribute '{name}'; the operator has: {known}")
+                raise TDLError(f"unknown attribute '{name}'; expected: {known}")
         for name in self.required:
             if name not in attributes:
                 raise TDLError(f"missing attribute '{name}'")
@@ -253,13 +259,13 @@ def op(
     only_in_training: bool = False,
     parts: tuple[str, ...] = (),
 ) -> Operator | Callable[[Callable[..., Any]], Operator]:
-    """Make an operator of a description: positional parameters are tensors, keyword-only ones attributes.
+    """Make an operator from a description: positional parameters are tensors, keyword-only ones are attributes.
 
-    A trailing underscore of the function's name is dropped. `category`, one of CATEGORIES, is the class by which
-    machines state how efficient they are. `random_keys` are the attributes that change which random numbers are drawn
-    and nothing else; one of them called `row` is set to the number, within the whole batch, of the first row that a
-    node computes. An operator that works `only_in_training` returns its first operand in evaluation. `parts` are
-    operands that a library computes in the operator's own kernel, as a norm its mean.
+    A trailing underscore of the function's name is dropped. `category`, one of CATEGORIES, is the class for which
+    machines state an efficiency. `random_keys` are the attributes that affect only which random numbers are drawn; one
+    of them called `row` is set to the position, in the whole batch, of the first row that a node computes. An operator
+    that is `only_in_training` returns its first operand in evaluation. `parts` are operands that a library computes in
+    the operator's own kernel, such as the mean of a norm.
 
     >>> from tdl import language
     >>> @op(category="elementwise", random_keys=("seed",))
@@ -287,10 +293,10 @@ def _operator(
     if any(p.kind is Parameter.VAR_KEYWORD for p in tensors) or (variadic and len(tensors) > 1):
         raise TDLError(f"{name}: a description takes named tensors or *tensors, then keyword-only attributes")
     if category not in CATEGORIES:
-        raise TDLError(f"{name}: category is one of {', '.join(CATEGORIES)}, found {category!r}")
+        raise TDLError(f"{name}: category must be one of {', '.join(CATEGORIES)}, found {category!r}")
     attributes = {p.name: p.default for p in parameters if p.kind is Parameter.KEYWORD_ONLY}
     if "extents" in attributes:
-        raise TDLError(f"{name}: attribute 'extents' is every operator's own; choose another name")
+        raise TDLError(f"{name}: attribute 'extents' is reserved; choose another name")
     if unknown := set(random_keys) - attributes.keys():
         raise TDLError(f"{name}: random_keys: expected attributes of the operator, found {', '.join(sorted(unknown))}")
     operands = tuple(p.name for p in tensors)
@@ -300,7 +306,7 @@ def _operator(
 
 
 def freeze(value: Any) -> Hashable:
-    """Return a hashable stand-in for an attribute; 1, 1.0 and True are three."""
+    """Return a hashable stand-in for an attribute. 1, 1.0 and True give different ones."""
     if isinstance(value, Mapping):
         return tuple(sorted((name, freeze(inner)) for name, inner in value.items()))
     if isinstance(value, tuple | list):

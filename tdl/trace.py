@@ -1,4 +1,4 @@
-"""Tracing: run a description once on symbolic operands and check what it returned."""
+"""Tracing: run a description once on symbolic operands and check its result."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tdl.language import Lambda, Operand, Placed, tensor
 
 
 class Traced(Struct, frozen=True):
-    """What a description returned: output coordinates and values, and the index variables they are written in."""
+    """The result of a description: output coordinates and values, and the index variables they use."""
 
     output_variables: tuple[str, ...]
     reduction_variables: tuple[str, ...]
@@ -24,16 +24,16 @@ class Traced(Struct, frozen=True):
 
     @property
     def nodes(self) -> Iterator[Expr]:
-        """All expressions that the outputs are computed from, and the outputs, parents first."""
+        """All expressions of the outputs, including the outputs themselves, parents first."""
         return chain.from_iterable(walk(output.value) for output in self.outputs)
 
 
 def trace(function: Callable[..., Any], operands: Sequence[Operand], attributes: Mapping[str, Any]) -> Traced:
-    """Run the description; TDLError where it returns no lambda or its index variables clash."""
+    """Run the description. Raises TDLError if it returns no lambda or if its index variables clash."""
     returned = function(*operands, **attributes)
     if not isinstance(returned, Lambda):
         if not callable(returned):
-            raise TDLError(f"a description returns a lambda from output coordinates, found {returned}")
+            raise TDLError(f"a description must return a lambda of output coordinates, found {returned}")
         returned = tensor(returned, rank=operands[0].rank if operands else 0)
     values = returned()
     values = values if isinstance(values, tuple) else (values,)
@@ -67,7 +67,7 @@ def _placed(value: object, names: tuple[str, ...]) -> Placed:
 
 
 class _Scope(Struct):
-    """Checks that every variable is bound once along each path and that slices stay inside opaque functions."""
+    """Checks that each variable is bound once along each path, and that slices occur only in opaque functions."""
 
     seen: dict[str, None] = field(default_factory=dict)
     declared: dict[str, int] = field(default_factory=dict)
@@ -80,7 +80,7 @@ class _Scope(Struct):
 
     def check(self, expression: Expr, bound: tuple[str, ...], *, opaque: bool = False) -> None:
         if isinstance(expression, Element) and not opaque and any(isinstance(i, Whole) for i in expression.index):
-            raise TDLError(f"slice {expression} is no single element; only an OpaqueFunction takes slices")
+            raise TDLError(f"slice {expression} is not a single element; only an OpaqueFunction accepts slices")
         for index in indices(expression):
             for name in index.variables:
                 if name not in bound:
@@ -99,7 +99,7 @@ class _Scope(Struct):
 
 
 def indices(expression: Expr) -> Iterator[Index]:
-    """Index expressions written directly in this node (its children's not included)."""
+    """Yield the index expressions written directly in this node, without those of its children."""
     match expression:
         case Element() | OpaqueElement():
             yield from expression.index

@@ -1,4 +1,4 @@
-"""Traits: what a description computes, whatever its operator and its operands are called."""
+"""Traits: what a description computes, independent of the names of its operator and operands."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from tdl.trace import indices
 from tdl.work import ORDERS
 
 Function = Literal["softmax", "cross entropy", "norm", "root mean square norm", "rotation"]
-"""What libraries have kernels for.
+"""The functions that libraries have kernels for.
 
-A softmax divides exponentials by what is alike for all of a row. A cross entropy sums, of what labels choose, functions
-of logarithms. A norm divides by the root of what is alike for all of a row; one by the root mean square subtracts no
-mean before. A rotation adds multiples of several elements of one operand.
+A softmax divides exponentials by a value per row. A cross entropy sums functions of logarithms that labels select. A
+norm divides by the root of a value per row; a root-mean-square norm does not subtract a mean first. A rotation adds
+multiples of several elements of one operand.
 """
 
 MOST = 1 << 14
@@ -27,10 +27,11 @@ MOST = 1 << 14
 
 @dataclass(frozen=True, slots=True)
 class Attended:
-    """Attention that stores no matrix of scores: how many products of all scores by a head's width it takes.
+    """Attention that does not store its score matrix: the number of products of all scores by a head's width.
 
-    It is `described` by so many, and kernels make `computed` of them: those that make both gradients at once compute
-    scores and probabilities with that of keys. A head's width is a `dimension` of the operand of `queries`.
+    The description contains `described` such products, and kernels compute `computed` of them: kernels that compute
+    both gradients at once compute scores and probabilities together with the gradient of the keys. The head's width is
+    `dimension` of the operand `queries`.
     """
 
     described: int
@@ -41,12 +42,12 @@ class Attended:
 
 @dataclass(frozen=True, slots=True)
 class Traits:
-    """What is asked of a description.
+    """The properties of a description.
 
-    A view has all elements of its operand, in the same order or another, which it may repeat (`repeats`), or is alike
-    everywhere; a part has some of them. A conversion changes nothing but the dtype; a contraction sums products of
-    elements of several operands. Of the operand `table` only those rows are read that another one asks for. One that
-    `dispatches` puts rows into places of several dimensions, which another operand numbers; one that `is_causal`
+    A view has all elements of its operand, in the same or another order and possibly repeated (`repeats`), or has one
+    element everywhere; a part has some of them. A conversion changes only the dtype; a contraction sums products of
+    elements of several operands. Of the operand `table` only the rows that another operand names are read. An operator
+    `dispatches` if it places rows at slots of several dimensions, which another operand numbers. It `is_causal` if it
     compares two positions.
     """
 
@@ -95,7 +96,7 @@ def traits_of(description: Description) -> Traits:
 
 
 def _is_moved_whole(description: Description) -> bool:
-    """Tell if every result is elements of the only operand, each in steps that go forward, none outside of it."""
+    """Return True if all results are elements of the only operand, read at forward steps and never outside of it."""
     values = [placed.value for placed in description.outputs]
     return (
         description.moves_elements
@@ -105,7 +106,7 @@ def _is_moved_whole(description: Description) -> bool:
 
 
 def _is_alike(description: Description) -> bool:
-    """Tell if all elements of the result are alike: made of the one element of the only operand."""
+    """Return True if all elements of the result are equal: made of the only element of the only operand."""
     values = [placed.value for placed in description.outputs]
     nodes = [node for node in chain.from_iterable(map(walk, values)) if isinstance(node, Element | Coordinate)]
     elements = [node for node in nodes if isinstance(node, Element) and not node.index]
@@ -136,7 +137,7 @@ def _is_converted(description: Description) -> bool:
 
 
 def _table(description: Description) -> int | None:
-    """Return the operand of which one row is read for each number that another one holds."""
+    """Return the operand of which one row is read per number in another operand, or None."""
     if len(description.outputs) != 1:
         return None
     match description.outputs[0].value:
@@ -169,7 +170,7 @@ def _factors(expression: Expr) -> Iterator[Expr]:
 
 
 def _is_contraction(expression: Expr) -> bool:
-    """Tell if an expression sums products of plainly read elements of two operands or more."""
+    """Return True if an expression sums products of plainly indexed elements of at least two operands."""
     match expression:
         case Reduce("Sum", _, _, body):
             factors = [*_factors(body)]
@@ -180,7 +181,10 @@ def _is_contraction(expression: Expr) -> bool:
 
 
 def _multiplied(reduction: Reduce) -> list[Expr]:
-    """Return the factors of what is summed where these are several, and an element that is summed over is one."""
+    """Return the factors of a summed product, or an empty list if the reduction is not a sum of products.
+
+    There must be at least two non-constant factors, one of them an element that is summed over.
+    """
     match reduction.body:
         case Call("where", (_, body, Constant(0))):
             pass
@@ -193,7 +197,7 @@ def _multiplied(reduction: Reduce) -> list[Expr]:
 
 
 def _attended(description: Description) -> Attended | None:
-    """Return the products of attention: exponentials of products of two operands, multiplied with a third one."""
+    """Return the products of attention: exponentials of a product of two operands, multiplied by a third operand."""
     values = [placed.value for placed in description.outputs]
     nodes = {id(node): node for value in values for node in walk(value)}.values()
     products = {id(node): node for node in nodes if isinstance(node, Reduce) and _multiplied(node)}
@@ -218,7 +222,7 @@ def _attended(description: Description) -> Attended | None:
 
 
 def _last_sum(expression: Expr) -> Expr | None:
-    """Return the sum that a result is, but for a divisor, a factor, or a choice."""
+    """Return the sum that a result consists of, ignoring a divisor, a factor or a selection."""
     match expression:
         case Reduce("Sum"):
             return expression

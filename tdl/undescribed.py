@@ -1,7 +1,7 @@
-"""Opaque operators: of which nothing is known but the shapes that go in and come out.
+"""Opaque operators, of which only the shapes of operands and results are known.
 
-Nobody can split them. They run whole: on every worker, or on one, whose operands and results then travel. One
-worker is what a variable of a single iteration makes: split it, and the last part alone has that iteration.
+They cannot be split. They run whole: on every worker, or on one worker, which then exchanges operands and results. To
+run on one worker, they have a variable of a single iteration: when it is split, only the last part has that iteration.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tdl.operator import CATEGORIES, REQUIRED, Attributes, Description, Operator
 from tdl.work import Work
 
 ON_ONE = "1"
-"""The variable of a single iteration, and the choice to run on one worker; no description can call a variable so."""
+"""The variable of a single iteration, and the choice to run on one worker. No description can use this name."""
 
 SHAPES = "shapes"
 DTYPES = "dtypes"
@@ -28,7 +28,7 @@ OPERATIONS = "operations"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OpaqueDescription(Description):
-    """What is said of an opaque operator: its results' shapes, and dtypes (none: that of the operands)."""
+    """The description of an opaque operator: its results' shapes and dtypes (empty: that of the operands)."""
 
     shapes: tuple[tuple[int, ...], ...] = ()
     dtypes: tuple[str, ...] = ()
@@ -38,11 +38,11 @@ class OpaqueDescription(Description):
 
     @property
     def is_opaque(self) -> bool:
-        """Whether nothing is known of the operator but shapes: yes."""
+        """True: only shapes are known of the operator."""
         return True
 
     def extents(self, shapes: Shapes, attributes: Attributes | None = None) -> dict[str, int]:
-        """Return the extent of every dimension of operands and results, and that of `1`."""
+        """Return the extent of each dimension of operands and results, and that of `1`."""
         if given := (attributes or {}).get("extents"):
             raise TDLError(f"{self.operator}: expected no attribute 'extents', found {given}")
         self.extent_rules.check_shapes(shapes)
@@ -55,22 +55,22 @@ class OpaqueDescription(Description):
         }
 
     def output_dtypes(self, dtypes: Sequence[str]) -> tuple[str, ...]:
-        """Return the dtypes that were given; without them all results have that of the first floating operand."""
+        """Return the given dtypes; if none are given, the dtype of the first floating operand for all results."""
         floating = next((dtype for dtype in dtypes if "float" in dtype), "float64")
         return self.dtypes or (floating,) * len(self.shapes)
 
     def linear(self, operands: frozenset[int]) -> bool:
-        """Return False: nobody knows."""
+        """Return False: whether an opaque operator is linear is unknown."""
         return False
 
     def evaluate(self, *_: object, **__: object) -> NoReturn:
-        """Raise a TDLError: there is nothing to evaluate."""
-        raise TDLError(f"{self.operator}: an opaque operator has no description to compare its kernel with")
+        """Raise TDLError: there is nothing to evaluate."""
+        raise TDLError(f"{self.operator}: an opaque operator has no description to evaluate")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OpaqueOperator(Operator):
-    """An operator whose nodes say in attributes what comes out."""
+    """An operator whose nodes state their results in attributes."""
 
     def _describe(self, ranks: tuple[int, ...], attributes: Attributes) -> Description:
         self._check(ranks, attributes)
@@ -101,23 +101,23 @@ class OpaqueOperator(Operator):
 def opaque(name: str, *attributes: str, category: str = "other") -> OpaqueOperator:
     """Return an operator of which only shapes are known, with attributes of these names.
 
-    Each of its nodes says what comes out: `shapes`, one per result, `dtypes` where they differ from the operands', and
-    how many `operations` it takes, if that is known. A scalar result makes it run on every worker.
+    Each of its nodes states its results: `shapes`, one per result, `dtypes` if they differ from the operands', and the
+    number of `operations`, if known. An operator with a scalar result runs on every worker.
 
     >>> print(opaque("sorted").describe((2,), {"shapes": ((3, 4),)}))
     sorted(x0): opaque, results of shapes ((3, 4),)
     """
     if category not in CATEGORIES:
-        raise TDLError(f"{name}: category is one of {', '.join(CATEGORIES)}, found {category!r}")
+        raise TDLError(f"{name}: category must be one of {', '.join(CATEGORIES)}, found {category!r}")
     given = dict.fromkeys(attributes, REQUIRED)
     known: dict[str, Any] = {SHAPES: REQUIRED, DTYPES: (), OPERATIONS: 0.0}
     if clash := known.keys() & given.keys():
-        raise TDLError(f"{name}: {', '.join(sorted(clash))}: every opaque operator has these attributes")
+        raise TDLError(f"{name}: {', '.join(sorted(clash))}: every opaque operator already has these attributes")
     return OpaqueOperator(name, category, opaque, ("x",), True, known | given)
 
 
 def _index(letter: str, number: int, rank: int) -> tuple[Digits | Affine, ...]:
-    """Return what is read of an operand, or written of a result: all of it, by whoever has the one iteration."""
+    """Return the index of an operand or result: all of it, for the worker that has the single iteration."""
     names = (f"{letter}{number}_{dim}" for dim in range(rank))
     return tuple(Affine.variable(name) if dim else Digits((name, ON_ONE)) for dim, name in enumerate(names))
 

@@ -18,17 +18,17 @@ class Work(Struct, frozen=True):
     terms: tuple[tuple[float, tuple[str, ...]], ...]
 
     def operations(self, extents: Mapping[str, int]) -> float:
-        """Operations for these iteration counts."""
+        """Return the number of operations for these extents."""
         return sum(count * prod(extents[name] for name in names) for count, names in self.terms)
 
 
 def work(traced: Traced) -> Work:
-    """Count every function of tensor values once per value of the variables it depends on.
+    """Count each function of tensor values once per combination of the variables it depends on.
 
-    Index arithmetic is free, and so is choosing by position; a reducer combines once per iteration. Iterations that add
-    nothing do not count: those at which a fractional index is no integer, and where the body is `where(condition,
-    value, 0)` those at which the condition does not hold. `indices[i] == v` holds for one v, `k <= q` for half of all
-    pairs.
+    Index arithmetic is free, and so is selection by position; a reducer combines once per iteration. Iterations that
+    add nothing do not count: those at which a fractional index is not an integer, and, if the body is `where(condition,
+    value, 0)`, those at which the condition does not hold. `indices[i] == v` holds for one v, and `k <= q` for half of
+    all pairs.
     """
     counter = _Counter({}, {})
     for output in traced.outputs:
@@ -38,13 +38,13 @@ def work(traced: Traced) -> Work:
 
 
 class Counted(Struct, frozen=True):
-    """Which iterations count: what share of them, and of which variables one alone."""
+    """Which iterations count: the fraction of them, and the variables of which only one value counts."""
 
     density: float = 1.0
     selected: frozenset[str] = frozenset()
 
     def within(self, body: Expr) -> Counted:
-        """Return which count of a reducer's, given its body."""
+        """Return which iterations of a reducer count, given its body."""
         density = self.density * prod(1 / index.denominator for index in set(_fractional(body)))
         match body:
             case Call("where", (Call("equal", sides), _, Constant(0))):
@@ -59,13 +59,13 @@ ORDERS = ("less", "less_equal", "greater", "greater_equal")
 
 
 class _Counter(Struct, frozen=True):
-    """Totals by set of variables; `free` remembers what each visited node depends on, so that it counts once."""
+    """Operation totals by set of variables. `free` caches what each visited node depends on, so that it counts once."""
 
     totals: dict[frozenset[str], float]
     free: dict[int, tuple[Expr, frozenset[str], bool]]
 
     def count(self, node: Expr, counted: Counted) -> tuple[frozenset[str], bool]:
-        """Count a node and its children; return its free variables and whether it depends on a tensor."""
+        """Count a node and its children. Return its free variables and whether it depends on a tensor."""
         if id(node) in self.free:
             return self.free[id(node)][1:]
         if isinstance(node, Reduce):
@@ -85,12 +85,12 @@ class _Counter(Struct, frozen=True):
         return names, reads
 
     def _chooses_by_position(self, node: Expr) -> bool:
-        """True for a `where` whose condition, counted already, reads no tensor."""
+        """Return True for a `where` whose condition, already counted, reads no tensor."""
         return isinstance(node, Call) and node.function == "where" and not self.free[id(node.arguments[0])][2]
 
 
 def _fractional(expression: Expr) -> Iterator[Affine]:
-    """Fractional indices read in a reducer's body, not those of reducers inside it."""
+    """Yield the fractional indices read in a reducer's body, but not those of reducers inside it."""
     if isinstance(expression, Reduce):
         return
     for index in indices(expression):

@@ -1,1 +1,1 @@
-"""What a person wants to know of plans: where their bytes go, what was rejected, in what two of them differ."""
+"""Explanations of plans: where bytes go, which alternatives were rejected, and how two plans differ."""

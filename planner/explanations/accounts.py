@@ -1,4 +1,4 @@
-"""Who pays for a plan's bytes: every transfer with the node that asks for it and the tensor that moves."""
+"""Accounts of a plan's bytes: every transfer, with the node that causes it and the tensor that moves."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from planner.plans.traffic import Traffic
 
 @dataclass(frozen=True, slots=True)
 class Movement:
-    """One transfer, of all micro-batches: `node` fetches the tensor, or stores it.
+    """One transfer, over all micro-batches: `node` fetches the tensor, or stores it.
 
-    A shared fetch is the first reader's.
+    A shared fetch belongs to its first reader.
     """
 
     node: Node
@@ -38,7 +38,7 @@ def flows(plan: Plan) -> tuple[Movement, ...]:
 
 
 def flows_of(traffic: Traffic) -> Iterator[Movement]:
-    """Yield every transfer of these nodes; what nodes move that are alike is worked out once."""
+    """Yield every transfer of these nodes; equivalent nodes are evaluated once."""
     tensors = traffic.plan.graph.tensors
     for nodes, *others in traffic.alike_nodes:
         for place, work in enumerate(Traffic(traffic.plan, nodes, like=traffic).work):
@@ -49,13 +49,13 @@ def flows_of(traffic: Traffic) -> Iterator[Movement]:
 
 
 def _corresponding(tensor: str, node: Node, other: Node) -> str:
-    """Return what another node has where a node has a tensor."""
+    """Return the tensor of another node at the position that a tensor has in a node."""
     places = zip((*node.inputs, *node.outputs), (*other.inputs, *other.outputs), strict=True)
     return next(there for here, there in places if here == tensor)
 
 
 def bytes_by(key: Key, movements: Iterable[Movement]) -> Counter[str]:
-    """Return the bytes of every kind of operator, of every node or of every tensor."""
+    """Return the sum of bytes per operator, node or tensor, as `key` selects."""
     total: Counter[str] = Counter()
     for movement in movements:
         total[key(movement)] += movement.nbytes
@@ -64,14 +64,14 @@ def bytes_by(key: Key, movements: Iterable[Movement]) -> Counter[str]:
 
 @dataclass(frozen=True, slots=True)
 class OperatorKind:
-    """An operator: how many nodes there are of it, and the bytes that they add at each step to those before it."""
+    """An operator: its number of nodes, and the bytes that they add at each step."""
 
     nodes: int
     step_bytes: tuple[int, ...]
 
 
 def kinds_of(plan: Plan) -> dict[str, OperatorKind]:
-    """Return a plan's kinds of operators, most bytes first."""
+    """Return a plan's operators with their bytes, most bytes first."""
     prefixes = [plan.prefix(steps) for steps in range(1, len(plan.ways))]
     movements = [flows_of(Traffic(prefix, like=plan.traffic())) for prefix in prefixes]
     totals = [Counter[str](), *(bytes_by(OPERATOR, each) for each in (*movements, flows(plan)))]
@@ -83,7 +83,7 @@ def kinds_of(plan: Plan) -> dict[str, OperatorKind]:
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """Tensors of one role and one layout, as text: how many, their bytes, and what workers hold of them."""
+    """Tensors of one role and one layout, as text: their number, their bytes, and the bytes that workers hold."""
 
     role: str
     layout: tuple[str, ...]
@@ -94,7 +94,7 @@ class Stored:
 
     @property
     def replicated_bytes(self) -> int:
-        """What workers hold between them beyond one copy."""
+        """Bytes that all workers together hold beyond one copy."""
         return self.held_bytes - self.nbytes
 
 
@@ -116,6 +116,6 @@ def stored(plan: Plan) -> tuple[Stored, ...]:
 
 
 def write_choices(choices: Iterable[object]) -> str:
-    """Write a layout or a strategy for people: one choice per step, once where all steps choose the same."""
+    """Return a layout or a strategy as text: one choice per step, or a single one if all steps choose the same."""
     texts = [str(choice) for choice in choices]
     return texts[0] if texts and len(set(texts)) == 1 else " ".join(texts) or "-"

@@ -1,6 +1,6 @@
-"""Two plans of one graph side by side: bytes, memory, and the decisions in which they differ with what each costs.
+"""Compare two plans of one graph: bytes, memory, and the decisions that differ, each with its cost.
 
-Every table that lists bytes adds up to the two plans' bytes: what is decided alike, or shown no more, is a row too.
+Every table of bytes sums to the two plans' bytes: equal decisions, and omitted ones, have rows too.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ Costs = Mapping[str, int]
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Names that are alike in kind and in both plans' decisions, and the bytes that they cost in each plan.
+    """Names of one kind with equal decisions within each plan, and their bytes in each plan.
 
-    `line` is the line of the user's source that the first comes from, where it is known.
+    `line` is the line of the user's source that created the first name, if known.
     """
 
     kind: str
@@ -45,18 +45,18 @@ class Row:
 
     @property
     def more(self) -> int:
-        """How many bytes more the second plan moves for them."""
+        """Bytes that the second plan moves for them in excess of the first."""
         return self.nbytes[1] - self.nbytes[0]
 
     @property
     def differs(self) -> bool:
-        """Whether the plans decided differently."""
+        """True if the plans decided differently."""
         return self.decisions[0] != self.decisions[1]
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class PlanDifference(Shown):
-    """What two plans of one graph have in common and what not; rows in order of how much they differ in bytes."""
+    """Comparison of two plans of one graph; rows are ordered by the difference in bytes."""
 
     plans: tuple[str, str]
     facts: Mapping[str, tuple[int | str, int | str]]
@@ -66,13 +66,13 @@ class PlanDifference(Shown):
 
 
 NAMES = "one", "other"
-"""What plans are called that have no names."""
+"""Names of plans without names."""
 
 
 def diff(plan: Plan | str | Path, other: Plan | str | Path, names: tuple[str, str] = NAMES) -> PlanDifference:
-    """Compare two plans, or plan.json files; `names` are what to call them.
+    """Compare two plans, or plan.json files; `names` are their names in the tables.
 
-    Raises a PlanError for what is no plan, and where their graphs differ.
+    Raises PlanError for anything that is not a plan, and if the graphs differ.
 
     >>> import planner
     >>> graph = planner.model("mlp-2-16", batch=8)
@@ -83,7 +83,7 @@ def diff(plan: Plan | str | Path, other: Plan | str | Path, names: tuple[str, st
     first, second = plan_of(plan), plan_of(other)
     graph = first.graph
     if graph != second.graph:
-        raise PlanError(f"{names[1]}: expected the graph of {names[0]}, found another: {_unlike(graph, second.graph)}")
+        raise PlanError(f"{names[1]}: its graph differs from that of {names[0]}: {_unlike(graph, second.graph)}")
     moved = flows(first), flows(second)
     kinds, tensors, nodes = (tuple(bytes_by(key, each) for each in moved) for key in (OPERATOR, TENSOR, NODE))
     ways = first.ways, second.ways
@@ -101,13 +101,13 @@ def diff(plan: Plan | str | Path, other: Plan | str | Path, names: tuple[str, st
 
 
 def _unlike(graph: Graph, other: Graph) -> str:
-    """Say in a few words where two graphs differ first."""
+    """Return a short text on the first difference of two graphs."""
     tensors: list[Iterable[Any]] = [graph.tensors.values(), other.tensors.values()]
     for what, entries, others in (("tensor", *tensors), ("node", graph.nodes, other.nodes)):
         for first, second in zip_longest(entries, others):
             if first != second:
-                return f"{what} {(first or second).name!r} is not the same"
-    return "tensors and nodes are the same, updates or metrics are not"
+                return f"{what} {(first or second).name!r} differs"
+    return "updates or metrics differ"
 
 
 def _facts(plan: Plan) -> dict[str, int | str]:
@@ -125,10 +125,10 @@ def _facts(plan: Plan) -> dict[str, int | str]:
 
 
 def _decisions(choices: Choices, other: Choices, ways: tuple[Ways, Ways]) -> Mapping[str, tuple[str, str]]:
-    """Return both plans' decisions so that equal decisions have equal texts, whatever the ways.
+    """Return both plans' decisions as text, such that equal decisions have equal texts, whatever the ways.
 
-    Where the ways differ, equal choices at successive steps are one choice of the product of their ways. (Where
-    extents do not divide, that can round parts differently.)
+    If the ways differ, equal choices at successive steps are merged into one choice of the product of their ways.
+    (Where extents do not divide, that can round parts differently.)
     """
     if ways[0] == ways[1]:
         return {name: (write_choices(choices[name]), write_choices(other[name])) for name in choices}
@@ -136,7 +136,7 @@ def _decisions(choices: Choices, other: Choices, ways: tuple[Ways, Ways]) -> Map
 
 
 def write_parts(choices: Layout | Strategy, ways: Ways) -> str:
-    """Write a layout or a strategy with the parts that each choice makes, as in `S0/4 S1/2`."""
+    """Return a layout or a strategy with the number of parts of each choice, as in `S0/4 S1/2`."""
     steps = groupby(zip(map(str, choices), ways, strict=True), key=lambda step: step[0])
     return " ".join(f"{choice}/{prod(way for _, way in group)}" for choice, group in steps) or "-"
 
@@ -159,7 +159,7 @@ def _rows(
 
 @display.tables.register
 def tables(difference: PlanDifference) -> tuple[Table, ...]:
-    """Show a comparison."""
+    """Return the tables of a comparison."""
     facts = [[name, *map(_shown, values), _more(*values)] for name, values in difference.facts.items()]
     kinds = [[row.kind, *_sums([row])] for row in difference.kinds if any(row.nbytes)]
     kinds.append(["total", *_sums(difference.kinds)])
@@ -167,8 +167,8 @@ def tables(difference: PlanDifference) -> tuple[Table, ...]:
     return (
         table("two plans of one graph", ["", *plans, "more"], facts),
         table("bytes by kind of operator", ["operators", *plans, "more"], kinds),
-        _differing("tensors whose layouts differ", "tensors", plans, difference.tensors),
-        _differing("nodes whose strategies differ", "nodes", plans, difference.nodes),
+        _differing("tensors with different layouts", "tensors", plans, difference.tensors),
+        _differing("nodes with different strategies", "nodes", plans, difference.nodes),
     )
 
 

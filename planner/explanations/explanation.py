@@ -1,6 +1,6 @@
-"""What a person wants to know of a plan: where its bytes go, what was rejected, what lies where, what memory it takes.
+"""Explain a plan: where its bytes go, which strategies were rejected, tensor layouts, and memory.
 
-Sums are exact: steps, kinds of operators and all operators together each add up to the plan's bytes.
+Sums are exact: steps, operators by kind, and all operators together each sum to the plan's bytes.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ from tensor_partitioner.display import Shown, exact_bytes, percent, quantity, ta
 from tensor_partitioner.display.progress import tracked
 
 MOST_STRATEGIES = 512
-"""Up to so many strategies all are tried; of more, those that differ in one step and those that are one throughout."""
+"""Up to this many strategies, all are tried; beyond, those that differ in one step or are constant over steps."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
-    """Another strategy of a unit, also in words: how many bytes more the whole plan would move with it."""
+    """Another strategy of a unit, also in words, and the bytes that the whole plan would additionally move with it."""
 
     strategy: Strategy
     split: str
@@ -51,9 +51,9 @@ class Rejected:
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """A node. `count` units are alike: same operator, shapes, strategy, layouts and bytes, `bytes_each`.
+    """A node, standing for `count` equivalent ones: same operator, shapes, strategy, layouts and bytes, `bytes_each`.
 
-    `rejected` are other strategies of one, best first.
+    `rejected` are other strategies of one of them, best first.
     """
 
     node: Node
@@ -64,12 +64,12 @@ class Unit:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all that are alike."""
+        """Bytes of all equivalent units."""
         return self.count * self.bytes_each
 
 
 def costliest(plan: Plan, count: int) -> tuple[Unit, ...]:
-    """Return the units that cost most, alike ones together."""
+    """Return the most expensive units, with equivalent ones grouped."""
     alike: dict[object, list[Unit]] = {}
     signatures, costs = plan.traffic().signatures, bytes_by(NODE, flows(plan))
     for node in plan.graph.nodes:
@@ -81,7 +81,7 @@ def costliest(plan: Plan, count: int) -> tuple[Unit, ...]:
 
 
 def rejected(plan: Plan, unit: Unit, words: Words) -> tuple[Rejected, ...]:
-    """Return the other strategies of a unit, best first, with what they would cost the plan."""
+    """Return the other strategies of a unit, best first, with the bytes that they would add to the plan."""
     around = _neighbourhood(plan, unit)
 
     def cost(strategy: Strategy) -> int:
@@ -100,7 +100,7 @@ def _neighbourhood(plan: Plan, unit: Unit) -> tuple[Node, ...]:
 
 
 def candidates(plan: Plan, unit: Unit) -> list[Strategy]:
-    """Return strategies that the unit could have, its own among them."""
+    """Return possible strategies of the unit, including its own."""
     signature, chosen = plan.traffic().signatures[unit.node.name], unit.strategy
     options = [_choices(plan, unit, signature, step) for step in range(len(plan.ways))]
     if math.prod(map(len, options)) <= MOST_STRATEGIES:
@@ -111,7 +111,7 @@ def candidates(plan: Plan, unit: Unit) -> list[Strategy]:
 
 
 def _choices(plan: Plan, unit: Unit, signature: Signature, step: int) -> tuple[str, ...]:
-    """Return what the unit could choose at a step: in a stage, or where partial tensors meet it, what it has chosen."""
+    """Return the possible choices of a unit at a step; in a stage, or with partial tensors, only its own."""
     chosen = unit.strategy[step]
     is_partial = any(plan.layouts[name][step] == PARTIAL for name in unit.node.outputs)
     if chosen == TERMS or is_partial or group_of(chosen) is not None:
@@ -122,7 +122,7 @@ def _choices(plan: Plan, unit: Unit, signature: Signature, step: int) -> tuple[s
 
 COSTLIEST = 10
 REJECTED_SHOWN = 2
-NAME_WIDTH = 42  # beside the figures, it fits a terminal of 120 columns
+NAME_WIDTH = 42  # fits a terminal of 120 columns, next to the figures
 STEPS_SHOWN = 4
 LAYOUTS_SHOWN = 24
 STEPS = "; one choice stands for all steps"
@@ -130,7 +130,7 @@ STEPS = "; one choice stands for all steps"
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Explanation(Shown):
-    """What `plan --explain` shows and writes: kinds of operators, costliest units, tensors, and bytes by worker."""
+    """The result of `plan --explain`: bytes by operator, the most expensive units, tensors, and bytes by worker."""
 
     kinds: Mapping[str, OperatorKind]
     costliest: tuple[Unit, ...]
@@ -139,9 +139,9 @@ class Explanation(Shown):
 
 
 def explain(plan: Plan | str | Path) -> Explanation:
-    """Return where the bytes of a plan (or plan.json) go, what was rejected, where tensors lie, and the arenas.
+    """Return where the bytes of a plan (or plan.json) go, rejected strategies, tensor layouts, and arenas.
 
-    Raises a PlanError for what is no plan.
+    Raises PlanError for anything that is not a plan.
 
     >>> import planner
     >>> print(planner.explain(planner.plan(planner.model("mlp-2-16"), workers=2)))  # doctest: +ELLIPSIS
@@ -155,7 +155,7 @@ def explain(plan: Plan | str | Path) -> Explanation:
 
 @display.tables.register
 def tables(explanation: Explanation) -> tuple[Table, ...]:
-    """Show an explanation."""
+    """Return the tables of an explanation."""
     return (
         kinds_table(explanation.kinds),
         costly_table(explanation.costliest),
@@ -165,7 +165,7 @@ def tables(explanation: Explanation) -> tuple[Table, ...]:
 
 
 def kinds_table(kinds: Mapping[str, OperatorKind]) -> Table:
-    """Show bytes by kind of operator and step; kinds that move nothing are one row."""
+    """Return the table of bytes by operator and step; operators that move nothing share a row."""
     total = _together(kinds.values())
     idle = [kind for kind in kinds.values() if not any(kind.step_bytes)]
     shown = {op: kind for op, kind in kinds.items() if any(kind.step_bytes)}
@@ -189,9 +189,9 @@ def _kind_row(name: str, kind: OperatorKind, steps: range, total: int) -> list[s
 
 
 def costly_table(units: Sequence[Unit]) -> Table:
-    """Show the costliest operators with their strategies, and what the best others would add to the plan's bytes."""
-    columns = ["operator", "strategy", "bytes each", "bytes", "rejected, bytes more"]
-    shown = table(f"costliest operators, tensors where they are{STEPS}", columns, map(_costly_row, units))
+    """Return the table of the most expensive operators, with the bytes that their best alternatives would add."""
+    columns = ["operator", "strategy", "bytes each", "bytes", "rejected (added bytes)"]
+    shown = table(f"most expensive operators, with tensors as placed{STEPS}", columns, map(_costly_row, units))
     shown.columns[0].max_width = NAME_WIDTH
     return shown
 
@@ -207,14 +207,14 @@ def _costly_row(unit: Unit) -> list[str]:
 
 
 def stored_table(groups: Sequence[Stored]) -> Table:
-    """Show which tensors lie how; the last row sums."""
+    """Return the table of tensors by layout; the last row is the sum."""
     shown, more = groups[:LAYOUTS_SHOWN], groups[LAYOUTS_SHOWN:]
     rows = [_stored_row(group.role, write_choices(group.layout), [group]) for group in shown]
     if more:
         rows.append(_stored_row(f"{len(more)} more layouts", "", more))
     rows.append(_stored_row("total", "", groups))
     columns = ["tensors", "layout", "number", "bytes", "at most per worker", "replicated"]
-    return table(f"where tensors lie{STEPS}", columns, rows)
+    return table(f"tensor layouts{STEPS}", columns, rows)
 
 
 def _stored_row(name: str, layout: str, groups: Sequence[Stored]) -> list[str]:
@@ -225,7 +225,7 @@ def _stored_row(name: str, layout: str, groups: Sequence[Stored]) -> list[str]:
 
 
 def memory_table(arena_bytes: Sequence[int]) -> Table:
-    """Show the arenas of the workers, equal ones in one row."""
+    """Return the table of workers' arenas; workers with equal arenas share a row."""
     sizes: dict[int, list[int]] = {}
     for worker, nbytes in enumerate(arena_bytes):
         sizes.setdefault(nbytes, []).append(worker)

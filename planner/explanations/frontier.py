@@ -1,4 +1,4 @@
-"""Time, or bytes, against memory: plans that take less and less of it, and beside them the schemes that people know."""
+"""Frontier of time, or bytes, against memory: plans that take less and less memory, beside well-known schemes."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ LEAST = "plan of least"
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """A plan by what it takes: bytes of memory of the worker that needs most, and what moves, or takes, in a step.
+    """Memory and cost of a plan: bytes on the worker that needs most, and what a step moves or takes.
 
-    `scheme` is the named parallelism that it is, empty for a plan that was searched; `dominated_by` names what takes no
-    more memory and costs less, or the reverse; empty where nothing does.
+    `scheme` is the named parallelism, empty for a plan from a search. `dominated_by` names a point that takes no more
+    memory and costs less, or the reverse; empty if there is none.
     """
 
     name: str
@@ -44,13 +44,13 @@ class Point:
 
     @property
     def cost(self) -> float:
-        """Seconds where these are known, else bytes."""
+        """Seconds if known, else bytes."""
         return self.total_bytes if self.seconds is None else self.seconds
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Frontier(Shown):
-    """Plans and named schemes, the least memory last; `refused` says why a scheme is not possible."""
+    """Plans and named schemes, in order of decreasing memory; `refused` gives why a scheme is not possible."""
 
     workers: int
     machine: str
@@ -75,8 +75,8 @@ def frontier(
 ) -> Frontier:
     """Return plans that take less and less memory, with named schemes: by bytes, or by seconds under objective time.
 
-    Options are those of `planner.plan`, but for memory and stages. Memory is what arenas take; on a machine with what
-    the device takes besides. Raises what `planner.plan` raises.
+    Options are those of `planner.plan`, except memory and stages. Memory is the size of the arenas; on a machine, plus
+    what else the device needs. Raises what `planner.plan` raises.
 
     >>> import planner
     >>> front = planner.frontier(planner.model("mlp-2-64", batch=32), workers=4)
@@ -87,7 +87,7 @@ def frontier(
     request, graph = request_of(graph, workers, machine=machine, **options), in_structural_order(graph)
     coarsenings = Coarsenings(graph)
     if request.stages > 1 or request.limit_bytes is not None or request.search.parallel is not None:
-        raise PlanError("frontier: expected no memory, stages or parallel, found some")
+        raise PlanError("frontier: cannot be combined with memory, stages or parallel")
     arena_of, timed = request.search.arena_of, machine if request.search.objective == "time" else None
     if arena_of is None or request.workers == 1:
         raise PlanError("frontier: expected at least 2 workers, found 1")
@@ -111,7 +111,7 @@ def _searched(
     arena_of: Callable[[Plan], Sequence[int]],
     machine: topologies.Machine | None,
 ) -> Iterator[Point]:
-    """Yield the plans that were searched and that no other of these is better than."""
+    """Yield the plans found by the search that no other of them dominates."""
     best, seed = planned(graph, request, coarsenings), request.search.seed
     options = replace(request.search, ways=best.ways)
     free = search_result(graph, options, coarsenings, rivals=False).candidate
@@ -140,7 +140,7 @@ def _point(
 
 
 def _compared(points: Sequence[Point]) -> Iterator[Point]:
-    """Yield the points with the cheapest of those that dominate them; of equals the first stands."""
+    """Yield the points, each with the cheapest point that dominates it; of equal points the first is kept."""
     for number, point in enumerate(points):
         better = [
             other
@@ -155,7 +155,7 @@ def _compared(points: Sequence[Point]) -> Iterator[Point]:
 
 @display.tables.register
 def tables(front: Frontier) -> tuple[Table, ...]:
-    """Show a frontier."""
+    """Return the table of a frontier."""
     timed = any(point.seconds is not None for point in front.points)
     rows = [
         [

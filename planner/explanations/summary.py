@@ -1,7 +1,7 @@
-"""A plan in a few lines: how parameters and operators are split, what each worker holds, where bytes and seconds go.
+"""A short summary of a plan: how parameters and operators are split, memory per worker, and where bytes and seconds go.
 
-Alike layers are one group, named by a glob. Splits are said in plain words, and in those of DTensor, Megatron-LM and
-FSDP where these have one. All is data that can be written as JSON.
+Equivalent layers form one group, named by a glob. Splits are described in plain words, and in the terms of DTensor,
+Megatron-LM and FSDP where these have one. All of it is data that can be written as JSON.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from planner.search.space import Space, State
 
 @dataclass(frozen=True, slots=True)
 class PredictedSeconds:
-    """Predicted seconds of an iteration: of computing by node, of messages by level of the machine, of latencies."""
+    """Predicted seconds of an iteration: computation by node, messages by level of the machine, and latencies."""
 
     compute_s: Mapping[str, float]
     level_s: tuple[float, ...]
@@ -55,14 +55,14 @@ class PredictedSeconds:
 
     @property
     def seconds(self) -> float:
-        """All of them: nothing overlaps."""
+        """Sum of all seconds: nothing overlaps."""
         return sum(self.compute_s.values()) + sum(self.level_s) + self.latency_s
 
 
 def predicted(plan: Plan, machine: topologies.Machine) -> PredictedSeconds | None:
-    """Return where the predicted seconds of an iteration go; None for plans in stages, of which that says nothing.
+    """Return where the predicted seconds of an iteration go; None for plans in stages, which this does not cover.
 
-    Raises a TopologyError for a machine that cannot run the plan.
+    Raises TopologyError for a machine that cannot run the plan.
     """
     if any(group_of(choice) is not None for strategy in plan.strategies.values() for choice in strategy):
         return None
@@ -78,7 +78,7 @@ def predicted(plan: Plan, machine: topologies.Machine) -> PredictedSeconds | Non
 
 
 def _computing(space: Space, domains: Sequence[Domain], objective: Time) -> Iterator[tuple[str, float]]:
-    """Yield every node's seconds, on the worker that takes longest over it, of all micro-batches."""
+    """Yield every node's seconds on its slowest worker, over all micro-batches."""
     for v, kernel, count in kernels_of_nodes(space.coarse):
         domain = domains[v]
         if isinstance(domain, Strategies):
@@ -89,7 +89,7 @@ def _computing(space: Space, domains: Sequence[Domain], objective: Time) -> Iter
 
 
 def _state(space: Space, plan: Plan, v: int) -> State:
-    """Return a variable's state in a plan; of a node that carries terms, the search says which operands'."""
+    """Return a variable's state in a plan; for a node that carries terms, the operands are those the search offers."""
     variable = space.coarse.variables[v]
     if isinstance(variable, TensorVariable):
         return plan.layouts[variable.members[0]]
@@ -109,14 +109,14 @@ FULLY_SHARDED, STATE_SHARDED, DATA_PARALLEL = "FSDP fully_shard", "ZeRO-1", "DDP
 
 
 class Engines:
-    """The words of other engines for the parameters of a plan."""
+    """Names of other engines for the parameters of a plan."""
 
     def __init__(self, plan: Plan, words: Words, states: Mapping[str, tuple[str, ...]]) -> None:
         self._plan, self._words, self._states = plan, words, states
         self._entries = {entry.tensor: entry for entry in plan.graph.entries.values() if entry.tensor is not None}
 
     def dtensor(self, weight: str) -> tuple[str, ...]:
-        """Return DTensor's placements, one for each step, of a parameter as its module has it."""
+        """Return DTensor's placements of a parameter, one per step, in the dimensions of its module."""
         return tuple(self._placement(weight, placement) for placement in self._plan.layouts[weight])
 
     def _placement(self, weight: str, placement: Placement) -> str:
@@ -131,15 +131,15 @@ class Engines:
         return f"Shard({dim})" if is_outermost else f"_StridedShard({dim})"
 
     def megatron(self, weight: str) -> str:
-        """Return the layer of Megatron-LM that splits a weight so; empty where no step is tensor parallel."""
+        """Return the Megatron-LM layer that splits a weight in this way; empty if no step is tensor parallel."""
         return self._joined([self._layer(weight, step) for step in range(len(self._plan.ways))])
 
     def fsdp(self, weight: str) -> str:
-        """Return what data parallelism with sharding calls it; empty where no step splits the samples."""
+        """Return the data-parallel scheme of a parameter; empty if no step splits the samples."""
         return self._joined([self._sharding(weight, step) for step in range(len(self._plan.ways))])
 
     def _joined(self, words: list[str]) -> str:
-        """Write the words of all steps that have one; the ways only where others have none."""
+        """Return the words of all steps that have one; with the ways if other steps have none."""
         named = [(word, way) for word, way in zip(words, self._plan.ways, strict=True) if word]
         if len({word for word, _ in named}) == 1 and len(named) == len(words):
             return named[0][0]
@@ -178,7 +178,7 @@ class Engines:
         return STATE_SHARDED if states and all(isinstance(state, Shard) for state in states) else DATA_PARALLEL
 
     def read_by(self, weight: str) -> tuple[str, Node | None]:
-        """Return what the first operator reads that computes with a weight, the weight or a copy, and the operator."""
+        """Return the tensor through which the first operator reads a weight, the weight or a copy, and the operator."""
         name = weight
         while (reader := next(iter(self._words.readers(name)), None)) and is_copy_of_weights(reader, self._words):
             name = reader.outputs[0]
@@ -186,9 +186,9 @@ class Engines:
 
 
 def summary(plan: Plan | str | Path, machine: topologies.Machine | None = None) -> Summary:
-    """Return what a plan (or plan.json) comes to; with a machine also where the time of computing goes.
+    """Return the summary of a plan (or plan.json); with a machine also where the computing time goes.
 
-    Raises a PlanError for what is no plan.
+    Raises PlanError for anything that is not a plan.
 
     >>> import planner
     >>> plan = planner.plan(planner.model("mlp-2-16", batch=8), workers=4)
@@ -235,7 +235,7 @@ class _Summarized:
         yield from (self._parameter_group(names, alike[group_of(names[0])]) for names in groups.values())
 
     def _parameter_group(self, names: Sequence[str], every: Sequence[str]) -> ParameterGroup:
-        """Return those of `every` corresponding parameter that lie alike."""
+        """Return the group of these corresponding parameters with equal layouts, among `every` one."""
         first = names[0]
         tensor, states = self._plan.graph.tensors[first], self._states.get(first, ())
         read, _ = self._engines.read_by(first)
@@ -259,7 +259,7 @@ class _Summarized:
         )
 
     def held_by_fullest_worker(self) -> tuple[int, int]:
-        """Return the bytes of parameters and of their state that the worker holds which holds most of both."""
+        """Return the bytes of parameters and of their state on the worker that holds most of both."""
         tensors = self._plan.graph.tensors.values()
         weights = [tensor.name for tensor in tensors if tensor.role == "weight" and tensor.init is not None]
         held = self._held_bytes(weights)
@@ -268,7 +268,7 @@ class _Summarized:
         return int(held[fullest]), int(state[fullest])
 
     def _held_bytes(self, names: Sequence[str]) -> NDArray[np.int64]:
-        """Return the bytes of tensors that every worker holds: [workers]."""
+        """Return the bytes of tensors that every worker holds: [worker]."""
         total = np.zeros(self._plan.workers, dtype=np.int64)
         for name in names:
             tensor = self._plan.graph.tensors[name]
@@ -276,7 +276,7 @@ class _Summarized:
         return total
 
     def _split(self, weight: str, name: str) -> str:
-        """Write how a weight, or state of its shape, is split, in the weight's words."""
+        """Return how a weight, or a state of its shape, is split, in the weight's terms."""
         tensors = self._plan.graph.tensors
         known = weight if tensors[name].shape == tensors[weight].shape else name
         words = [placement_word(self._words, known, placement) for placement in self._plan.layouts[name]]
@@ -291,7 +291,7 @@ class _Summarized:
         for node in graph.nodes:
             phase = "update" if updated.intersection(node.outputs) else phase_of[node.name]
             if phase == "update" and accumulates(node, graph.tensors):
-                phase = "backward"  # gradients are added up behind the last node that makes one
+                phase = "backward"  # gradients are summed after the last node that computes one
             group = self._words.alike.group_of(node.name)
             groups.setdefault((group, node.op, phase, strategies[node.name]), []).append(node)
         for (_, op, phase, strategy), nodes in groups.items():
@@ -310,13 +310,13 @@ class _Summarized:
             )
 
     def causes(self) -> Iterator[Cause]:
-        """Yield why bytes move, most first."""
+        """Yield why bytes move, most bytes first."""
         for (kind, layers), nbytes in bytes_by_cause(self._moved, self._words).most_common():
             yield Cause(kind, layers, nbytes)
 
 
 def _states_by_weight(plan: Plan) -> Mapping[str, tuple[str, ...]]:
-    """Return the optimizer's state of every weight: what the node that updates it updates besides."""
+    """Return the optimizer states of every weight: what else the node that updates it updates."""
     updates, tensors = {new: old for old, new in plan.graph.updates.items()}, plan.graph.tensors
     states: dict[str, tuple[str, ...]] = {}
     for node in plan.graph.nodes:
@@ -327,7 +327,7 @@ def _states_by_weight(plan: Plan) -> Mapping[str, tuple[str, ...]]:
 
 
 def _searched_for(plan: Plan) -> Iterator[Spent]:
-    """Yield where seconds go on the machine that a plan was searched for, if it was for little time."""
+    """Yield where seconds go on the machine that a plan was searched for, if under the objective time."""
     if (of_search := plan.search.predicted) is not None:
         yield Spent("computing", of_search.compute_s)
         yield from _communication(of_search.level_s, of_search.latency_s)

@@ -1,4 +1,4 @@
-"""What a plan comes to, as one record: written as JSON, shown as short tables whatever the number of layers."""
+"""The summary of a plan as one record: written as JSON, or shown in tables that stay short for any number of layers."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from tensor_partitioner.display import Shown, grid, percent, quantity, seconds, 
 PARAMETERS_SHOWN, PRODUCTS_SHOWN, CAUSES_SHOWN, LAYERS_SHOWN, SECONDS_SHOWN = 8, 5, 5, 3, 6
 VECTORS = "norms, biases"
 SHARE_SHOWN = 0.0005
-"""Causes of fewer of all bytes are shown together."""
+"""Causes below this fraction of all bytes are shown together."""
 
 
 @dataclass(frozen=True, slots=True)
 class ParameterGroup:
-    """Parameters of alike layers that lie alike, with the optimizer's state of them.
+    """Parameters of equivalent layers with equal layouts, and their optimizer state.
 
-    `layer` is the part of the network that they are in, as `h.*` or `embedding`. `pattern` is a glob that matches
-    `names`, of `layers` that have a parameter of this name. `dtensor` has an entry for each step, and is about the
-    parameter as a module has it; `megatron` and `fsdp` are empty where these engines have no word. `held_bytes` and
-    `state_held_bytes` are what the worker with most holds of all of them.
+    `layer` is their part of the network, such as `h.*` or `embedding`. `pattern` is a glob that matches `names`;
+    `layers` is the number of layers with a parameter of this name. `dtensor` has an entry per step and describes the
+    parameter in the dimensions of its module. `megatron` and `fsdp` are empty if these engines have no term.
+    `held_bytes` and `state_held_bytes` are the parameters and their state on the worker that holds most of both.
     """
 
     pattern: str
@@ -47,9 +47,9 @@ class ParameterGroup:
 
 @dataclass(frozen=True, slots=True)
 class OperatorGroup:
-    """Nodes of alike layers with one strategy, and the bytes that move for them; `phase`: forward, backward, update.
+    """Nodes of equivalent layers with one strategy, and the bytes moved for them; `phase`: forward, backward, update.
 
-    `seconds` are predicted for all of them, None where they are not known.
+    `seconds` is predicted for all of them together; None if unknown.
     """
 
     pattern: str
@@ -66,7 +66,7 @@ class OperatorGroup:
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """Why bytes move: `kind` says what for, `layers` which part of the network."""
+    """Why bytes move: `kind` is the purpose, `layers` the part of the network."""
 
     kind: str
     layers: str
@@ -75,7 +75,7 @@ class Cause:
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """Predicted seconds of an iteration, of a part of the network or of a level of the machine."""
+    """Predicted seconds of an iteration, for a part of the network or a level of the machine."""
 
     what: str
     seconds: float
@@ -83,10 +83,9 @@ class Spent:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Summary(Shown):
-    """What a plan comes to: `parameters` and `operators` in the order of the model, `causes` most bytes first.
+    """Summary of a plan: `parameters` and `operators` in the order of the model, `causes` with most bytes first.
 
-    `held_bytes` and `state_held_bytes` are what the worker that holds most holds of all parameters, and of the
-    optimizer's state of them.
+    `held_bytes` and `state_held_bytes` are the parameters and optimizer state on the worker that holds most of both.
     """
 
     model: str
@@ -103,13 +102,13 @@ class Summary(Shown):
 
 @display.tables.register
 def tables(summary: Summary) -> tuple[Table, ...]:
-    """Show a summary."""
+    """Return the tables of a summary."""
     spent = (seconds_table(summary),) if summary.seconds else ()
     return (parameters_table(summary), operators_table(summary), causes_table(summary), *spent)
 
 
 def parameters_table(summary: Summary) -> Table:
-    """Show how parameters are split; those that only element-wise operators read are a row for each way."""
+    """Return the table of how parameters are split; parameters read only element by element share a row per split."""
     kinds: dict[tuple[str, ...], list[ParameterGroup]] = {}
     for group in sorted(summary.parameters, key=lambda group: not group.is_contracted):
         name = group.pattern if group.is_contracted else VECTORS
@@ -118,7 +117,7 @@ def parameters_table(summary: Summary) -> Table:
     if more := [group for groups in list(kinds.values())[PARAMETERS_SHOWN:] for group in groups]:
         rows.append([f"{sum(len(group.names) for group in more)} more", *_held(more), "", ""])
     held = summary.held_bytes, summary.state_held_bytes
-    rows.append(["a worker holds", *(quantity(nbytes, "B") for nbytes in held), "", ""])
+    rows.append(["fullest worker holds", *(quantity(nbytes, "B") for nbytes in held), "", ""])
     columns = ["parameters", "held", "state", "split", "known as"]
     title = f"how parameters are split over {grid(summary.ways)} workers"
     return table(title, columns, rows, text=("split", "known as"))
@@ -146,7 +145,7 @@ def _known_as(group: ParameterGroup) -> str:
 
 
 def operators_table(summary: Summary) -> Table:
-    """Show how the products of the forward pass are split, a row for each way, and most of all else."""
+    """Return the table of how forward products are split, a row per split, and the most frequent split of others."""
     splits: dict[str, list[OperatorGroup]] = {}
     others: dict[str, list[OperatorGroup]] = {}
     for group in summary.operators:
@@ -181,7 +180,7 @@ def _others_row(name: str, groups: Sequence[OperatorGroup]) -> list[str]:
 
 
 def causes_table(summary: Summary) -> Table:
-    """Show why bytes move, and for which parts of the network most."""
+    """Return the table of why bytes move, and for which parts of the network most."""
     kinds: dict[str, list[Cause]] = {}
     for cause in summary.causes:
         kinds.setdefault(cause.kind, []).append(cause)
@@ -199,7 +198,7 @@ def causes_table(summary: Summary) -> Table:
 
 
 def seconds_table(summary: Summary) -> Table:
-    """Show where predicted seconds go."""
+    """Return the table of where predicted seconds go."""
     largest = sorted(summary.seconds, key=lambda spent: -spent.seconds)
     rows = [[spent.what, seconds(spent.seconds)] for spent in largest[:SECONDS_SHOWN]]
     if more := largest[SECONDS_SHOWN:]:

@@ -1,4 +1,4 @@
-"""What if, why not: what a plan would cost if some of it were decided otherwise, the rest chosen anew."""
+"""What-if questions: what a plan would cost under additional pins, with everything else chosen anew."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ from tensor_partitioner import display
 from tensor_partitioner.display import Shown, exact_bytes, facts, percent, product, seconds, table
 
 TABLES_BYTES = 1 << 29
-"""Bytes of cost tables that a workbench keeps at most; beyond, it starts anew."""
+"""Largest size of the cost tables that a workbench keeps, in bytes; beyond, it starts with empty tables."""
 
 CHANGES_SHOWN = 12
 
 SHOWN = ("weight", "state", *(role for role in ROLES if role not in ("weight", "state")))
-"""The order of roles."""
+"""The order of roles in tables."""
 
 COLLECTED_EVERY = 100_000
-"""Objects, more of them made than let go, after which garbage is looked for."""
+"""Surplus of allocated over freed objects that triggers garbage collection."""
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Tensors of alike layers that lie otherwise: `before` and `after` say how."""
+    """Tensors of equivalent layers whose layouts change from `before` to `after`."""
 
     pattern: str
     role: str
@@ -49,9 +49,9 @@ class Change:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class WhyNot(Shown):
-    """What pins cost: the plan without them and the plan with them, in bytes and in what the search makes least of.
+    """The cost of pins: the plan without and with them, in bytes and in the search's objective.
 
-    Costs are bytes, or seconds where the search is for little time. `is_kept`: the plan keeps them as it is.
+    Costs are bytes, or seconds under the objective time. With `is_kept`, the plan already satisfies the pins.
     """
 
     question: str
@@ -63,14 +63,14 @@ class WhyNot(Shown):
 
     @property
     def extra(self) -> int | float:
-        """What it costs more; below 0 where a search that does not prove its plan found a better one."""
+        """Additional cost; negative if a search without proof of optimality found a better plan."""
         return self.costs[1] - self.costs[0]
 
 
 class Workbench:
-    """A graph that is planned again and again under other pins: coarse graphs and cost tables are kept in between.
+    """Plan a graph repeatedly under different pins; coarse graphs and cost tables are kept in between.
 
-    Options are those of `planner.plan`, pins among them, which then hold throughout. `plan` is the plan without others.
+    Options are those of `planner.plan`; pins among them hold throughout. `plan` is the plan without further pins.
 
     >>> import planner
     >>> bench = planner.Workbench(planner.model("mlp-2-16", batch=8), workers=4)
@@ -94,13 +94,16 @@ class Workbench:
         self.plan = self.with_pins()
 
     def with_pins(self, pins: Any = (), forbids: Any = ()) -> Plan:
-        """Return the best plan found that keeps pins, as `planner.plan` would find it."""
+        """Return the best plan found that satisfies the pins, as `planner.plan` would."""
         request = self._request(read_pins(pins), read_forbids(forbids))
         with garbage_looked_for_seldom():
             return planned(self.graph, request, self._kept())
 
     def why_not(self, *pins: Any, forbids: Any = ()) -> WhyNot:
-        """Return what it would cost to keep pins besides, everything else chosen anew; a PlanError as of `plan`."""
+        """Return the cost of additional pins, with everything else chosen anew.
+
+        Raise PlanError as `planner.plan` does.
+        """
         added, forbidden = read_pins([text for given in pins for text in read_pins(given)]), read_forbids(forbids)
         question = ", ".join(pin.asked for pin in (*added, *forbidden))
         if not question:
@@ -136,7 +139,7 @@ class Workbench:
 
 @contextmanager
 def garbage_looked_for_seldom() -> Iterator[None]:
-    """Look for garbage less often within a block: most objects of a workbench have come to stay."""
+    """Collect garbage less often within this context: most objects of a workbench are long-lived."""
     before = gc.get_threshold()
     gc.set_threshold(COLLECTED_EVERY, *before[1:])
     try:
@@ -146,7 +149,7 @@ def garbage_looked_for_seldom() -> Iterator[None]:
 
 
 def keeps(plan: Plan, pins: Sequence[Pin | Degree], forbids: Sequence[Pin]) -> bool:
-    """Whether a plan keeps pins; a PlanError for those that match nothing."""
+    """Return True if a plan satisfies the pins; raise PlanError for pins that match nothing."""
     of_names = (*(pin for pin in pins if isinstance(pin, Pin)), *forbids)
     constraints = pinned(plan.graph, of_names, len(plan.ways))
     of_kind = {"tensor": plan.layouts, "node": plan.strategies}
@@ -159,9 +162,9 @@ def keeps(plan: Plan, pins: Sequence[Pin | Degree], forbids: Sequence[Pin]) -> b
 
 
 def changes_between(plan: Plan, other: Plan, words: Words) -> tuple[Change, ...]:
-    """Return the tensors that lie otherwise in another plan of the graph: weights first, most tensors first.
+    """Return the tensors whose layouts differ in another plan of the graph: weights first, then by their number.
 
-    What a weight is updated to lies as the weight does, and is left out.
+    An updated weight has the layout of the weight and is left out.
     """
     groups, updated = dict[tuple[str, Hashable, str, str], list[str]](), frozenset(plan.graph.updates.values())
     for name, tensor in plan.graph.tensors.items():
@@ -184,7 +187,7 @@ def changes_between(plan: Plan, other: Plan, words: Words) -> tuple[Change, ...]
 
 @display.tables.register
 def tables(answer: WhyNot) -> tuple[Table, ...]:
-    """Show what pins cost."""
+    """Return the tables of what pins cost."""
     of_bytes = all(isinstance(cost, int) for cost in answer.costs)
     now, then = answer.costs
     rows = [("now", _cost(now)), (f"with {answer.question}", _cost(then))]
@@ -195,9 +198,9 @@ def tables(answer: WhyNot) -> tuple[Table, ...]:
     if answer.ways[0] != answer.ways[1]:
         rows.append(("ways", " -> ".join(map(product, answer.ways))))
     if answer.is_kept:
-        rows.append(("", "the plan keeps it as it is"))
+        rows.append(("", "the plan already satisfies it"))
     elif answer.extra < 0:
-        rows.append(("", "the search does not prove its plan: this one is better"))
+        rows.append(("", "the first plan was not proved optimal; this one is better"))
     return (facts("what if", rows), *((_changes_table(answer.changes),) if answer.changes else ()))
 
 
@@ -211,4 +214,4 @@ def _changes_table(changes: Sequence[Change]) -> Table:
     if more:
         rows.append([f"{len(more)} more groups", "", str(sum(len(change.names) for change in more)), "", ""])
     columns = ["tensors", "of", "number", "now", "then"]
-    return table("what would lie otherwise", columns, rows, text=("of", "now", "then"))
+    return table("layouts that would change", columns, rows, text=("of", "now", "then"))

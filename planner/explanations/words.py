@@ -1,8 +1,8 @@
 """Words for what a plan splits: samples, positions, heads, the vocabulary, rows, columns, channels.
 
-Dimensions of tensors and index variables of nodes that index each other are one axis. What an axis is follows from the
-graph, not from names: inputs have samples, and tokens positions; heads are what a product of activations runs over
-without contracting it; the vocabulary is what whole numbers choose from.
+Dimensions of tensors and index variables of nodes that index each other form one axis. The meaning of an axis follows
+from the graph, not from names: inputs have samples, tokens have positions; heads are what a product of activations
+iterates over without contracting it; the vocabulary is what integers index.
 """
 
 from __future__ import annotations
@@ -21,7 +21,10 @@ from planner.search.coarse.coarsen import CoarseGraph
 
 
 class Alike:
-    """Groups tensors and nodes that correspond to each other in the segments of a run; names are for people alone."""
+    """Groups of tensors and nodes that correspond to each other in the segments of a run.
+
+    Names are for display only.
+    """
 
     def __init__(self, graph: Graph) -> None:
         self._repeats = repeats_of(graph)
@@ -29,17 +32,17 @@ class Alike:
         self._layers = {number: self._named(segments) for number, segments in enumerate(self._repeats.runs)}
 
     def group_of(self, name: str) -> Hashable:
-        """Return what a tensor or node has in common with those that correspond to it, and with no other."""
+        """Return a key that a tensor or node shares with those that correspond to it, and with no other."""
         place = self._places.get(name)
         return name if place is None else (self._repeats.run_of(place.segment), place.position)
 
     def layer_of(self, name: str) -> str:
-        """Return what the part of the network is called that a tensor or node belongs to, as `h.*` or `embedding`."""
+        """Return the name of the part of the network that a tensor or node belongs to, such as `h.*` or `embedding`."""
         place = self._places.get(name)
         return name.partition(".")[0] if place is None else self._layers[self._repeats.run_of(place.segment)]
 
     def _named(self, segments: range) -> str:
-        """Return what the names of each segment begin with, as one pattern."""
+        """Return the common prefixes of each segment's names, as one pattern."""
         names: dict[int, list[str]] = {segment: [] for segment in segments}
         for name, place in self._repeats.nodes.items():
             if place.segment in names:
@@ -62,7 +65,7 @@ def pattern_of(names: Sequence[str]) -> str:
 
 
 def _joined(texts: Iterable[str]) -> str:
-    """Return texts as one, with a star for what lies between their common beginning and end."""
+    """Return texts as one, with a star between their common prefix and suffix."""
     different = sorted({*texts})
     if len(different) == 1:
         return different[0]
@@ -72,7 +75,7 @@ def _joined(texts: Iterable[str]) -> str:
 
 
 def _beginning(texts: Iterable[str]) -> str:
-    """Return what all texts begin with."""
+    """Return the common prefix of all texts."""
     return "".join(letters[0] for letters in takewhile(lambda letters: len({*letters}) == 1, zip(*texts, strict=False)))
 
 
@@ -83,7 +86,7 @@ CONVOLUTION = "convolution"
 
 
 class Words:
-    """What the dimensions of a graph's tensors and the choices of its nodes are called."""
+    """Names of the dimensions of a graph's tensors and of the choices of its nodes."""
 
     def __init__(self, graph: Graph, signatures: Mapping[str, Signature]) -> None:
         self.graph, self.signatures, self.alike = graph, signatures, Alike(graph)
@@ -97,7 +100,7 @@ class Words:
         self._heads, self._vocabulary = self._axes_of(heads), self._axes_of(vocabulary)
 
     def of_dimension(self, name: str, dim: int) -> str:
-        """Return what a dimension of a tensor is called."""
+        """Return the name of a tensor's dimension."""
         tensor = self.graph.tensors[name]
         if (word := self._of_axis(("tensor", name, dim))) == HEADS:
             return word
@@ -121,11 +124,11 @@ class Words:
         return self._of_variable(node, choice)
 
     def of_strategy(self, node: Node, strategy: Strategy, ways: Ways) -> str:
-        """Write what a node's strategy splits, with the ways of every step."""
+        """Return what a node's strategy splits, with the ways of every step."""
         return over_ways([self.of_choice(node, choice) for choice in strategy], ways.factors)
 
     def _of_variable(self, node: Node, choice: str) -> str:
-        """Return what a variable of a node is called that runs over neither samples nor positions."""
+        """Return the name of a node's variable that is neither samples nor positions."""
         signature = self.signatures[node.name]
         parts = "channels" if signature.category == CONVOLUTION else "columns"
         word = self._of_axis(("node", node.name, choice))
@@ -139,7 +142,7 @@ class Words:
         return next(dims, choice)
 
     def contracts(self, node: Node) -> bool:
-        """Whether a node sums products of two operands, or looks up rows: a product, a convolution, attention."""
+        """Return True if a node sums products of two operands or looks up rows (products, convolutions, attention)."""
         description = self.signatures[node.name].description
         accesses = description.accesses
         for variable in description.reduction_variables:
@@ -149,11 +152,11 @@ class Words:
         return False
 
     def variable_of(self, node: Node, tensor: str, dim: int) -> str | None:
-        """Return the variable of a node that indexes a dimension of what it reads or writes."""
+        """Return the variable of a node that indexes a dimension of a tensor that it reads or writes."""
         return next((at[dim] for name, at in self._labelling.places[node.name] if name == tensor), None)
 
     def readers(self, name: str) -> Sequence[Node]:
-        """Return the nodes of the forward pass that read a tensor, or a weight's copy, and those that update it."""
+        """Return the forward nodes that read a tensor or a weight's copy, and the nodes that update it."""
         nodes = self._readers.get(name, ())
         copies = (
             n.outputs[0] for n in nodes if n.inputs == (name,) and self.graph.tensors[n.outputs[0]].role == "weight"
@@ -161,11 +164,11 @@ class Words:
         return [*nodes, *(reader for copy in copies for reader in self.readers(copy))]
 
     def has_samples(self, name: str) -> bool:
-        """Whether a tensor has a part for every sample."""
+        """Return True if a tensor has a part for every sample."""
         return bool(self._labelling.batch.tensors.get(name))
 
     def looks_up(self, node: Node, variable: str) -> bool:
-        """Whether whole numbers choose rows along a variable of a node."""
+        """Return True if integers select rows along a variable of a node."""
         return variable in self._looked_up(node)
 
     def _of_weight(self, name: str, dim: int) -> str:
@@ -187,7 +190,7 @@ class Words:
         return frozenset(self._numbers[member] for member in members if member in self._numbers)
 
     def _heads_of_products(self) -> Iterator[Member]:
-        """Yield what indexes all operands and the result of a product of activations, but not the samples."""
+        """Yield the variables that index all operands and the result of a product of activations, without samples."""
         for node in self.graph.nodes:
             if node.forward is not None or any(is_weight_or_state(self.graph, name) for name in node.inputs):
                 continue
@@ -204,7 +207,7 @@ class Words:
                 yield from (("node", node.name, variable) for variable in self._looked_up(node))
 
     def _looked_up(self, node: Node) -> frozenset[str]:
-        """Return the variables along which whole numbers choose rows of a weight."""
+        """Return the variables along which integers select rows of a weight."""
         tensors = self.graph.tensors
         if all(tensors[name].dtype in FLOATING for name in node.inputs):
             return frozenset()
@@ -221,7 +224,7 @@ class Words:
 
 
 def placement_word(words: Words, name: str, placement: Placement) -> str:
-    """Return what a placement splits of a tensor: `rows`, or that it is replicated."""
+    """Return what a placement splits of a tensor, such as `rows`, or that it is replicated."""
     if isinstance(placement, Shard):
         return words.of_dimension(name, placement.dim)
     if placement in (REPLICATE, PARTIAL):
@@ -230,7 +233,7 @@ def placement_word(words: Words, name: str, placement: Placement) -> str:
 
 
 def over_ways(words: Sequence[str], ways: Sequence[int]) -> str:
-    """Write a word for every step with the ways that it has, as in `columns over 4, replicated over 2`."""
+    """Return a word per step with its ways, as in `columns over 4, replicated over 2`."""
     together: dict[str, int] = {}
     for word, way in zip(words, ways, strict=True):
         together[word] = together.get(word, 1) * way
@@ -245,11 +248,11 @@ GRADIENTS, WEIGHTS, STATE = "gradients' reduction", "weights gathered", "optimiz
 ACTIVATIONS, BACKWARD, LOSS, INPUTS = "activations", "gradients of activations", "loss", "inputs"
 
 KINDS = {"weight": WEIGHTS, "state": STATE, "loss": LOSS, "input": INPUTS, "buffer": INPUTS, "constant": INPUTS}
-"""What moves for what, by the role of the tensor; activations and gradients need a look."""
+"""Purpose of a transfer by the tensor's role; activations and gradients are decided individually."""
 
 
 def bytes_by_cause(movements: Iterable[Movement], words: Words) -> Counter[tuple[str, str]]:
-    """Return what moves by what it is for, and for which part of the network; the bytes sum to the plan's."""
+    """Return the bytes moved by purpose and by part of the network; they sum to the plan's."""
     copies = {name for node in words.graph.nodes if is_copy_of_weights(node, words) for name in node.outputs}
     total: Counter[tuple[str, str]] = Counter()
     for movement in movements:
@@ -267,7 +270,7 @@ def _kind(name: str, words: Words) -> str:
 
 
 def is_copy_of_weights(node: Node, words: Words) -> bool:
-    """Whether a node copies weights for a pass, as they are or in another precision, before others read them."""
+    """Return True if a node copies weights for a pass, unchanged or in another precision, before others read them."""
     tensors = words.graph.tensors
     makes = tensors[node.outputs[0]].role == "activation" and bool(node.inputs)
     return makes and not words.contracts(node) and all(tensors[name].role == "weight" for name in node.inputs)

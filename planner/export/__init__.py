@@ -1,1 +1,1 @@
-"""Plans in the words of engines that split tensors over meshes: Python files for DTensor and for JAX."""
+"""Export plans to other frameworks: Python files for DTensor, JAX and FSDP2, configurations of other engines."""

@@ -1,4 +1,4 @@
-"""DeepSpeed: its configuration in JSON, by the names that DeepSpeed 0.17 and later read."""
+"""DeepSpeed: its JSON configuration, with the names that DeepSpeed 0.17 and later read."""
 
 from __future__ import annotations
 
@@ -12,37 +12,37 @@ OPTIMIZERS = {"adam": "Adam", "adamw": "AdamW", "sgd": "SGD", "momentum": "SGD"}
 
 
 def cannot(setup: Setup) -> str:
-    """Say why DeepSpeed cannot run a setup."""
+    """Return why DeepSpeed cannot run a setup; "" if it can."""
     parallel = setup.parallel
     optimizer = setup.optimizer.name if setup.optimizer else "adam"
     pipelined = parallel.pp > 1
     return first(
-        "it splits sequences by exchanging heads (Ulysses), not by context parallelism" if parallel.cp > 1 else "",
-        "its experts are spread over workers by the model's own layers" if parallel.ep > 1 else "",
+        "it has no context parallelism; it exchanges heads instead (Ulysses)" if parallel.cp > 1 else "",
+        "expert parallelism needs DeepSpeed's own layers in the model" if parallel.ep > 1 else "",
         "its tensor parallelism does not split norms along the sequence" if parallel.sp else "",
-        "its pipelines take tensor parallelism from Megatron's modules" if pipelined and parallel.tp > 1 else "",
-        f"its pipelines go with zero=0 or 1, not {parallel.zero}" if parallel.zero > 1 and pipelined else "",
+        "with pipelines, tensor parallelism needs Megatron's modules" if pipelined and parallel.tp > 1 else "",
+        f"its pipelines support only zero=0 or 1, not {parallel.zero}" if parallel.zero > 1 and pipelined else "",
         only_schedules(setup, ("1f1b",)),
         "" if optimizer in OPTIMIZERS else f"it has no optimizer {optimizer}",
     )
 
 
 def notes(setup: Setup) -> tuple[str, ...]:
-    """Say what must be said to DeepSpeed in Python, and what it does otherwise."""
+    """Return what must be set in Python, and where DeepSpeed differs from the plan."""
     lines = []
     if setup.parallel.pp > 1:
         lines.append(f"the model must be a deepspeed.pipe.PipelineModule with num_stages={setup.parallel.pp}")
     if setup.parallel.tp > 1:
-        lines.append("tensor parallelism is AutoTP's, which knows modules of Hugging Face by their names")
+        lines.append("tensor parallelism is that of AutoTP, which recognizes Hugging Face modules by name")
     if setup.parallel.recompute != "none" and setup.parallel.pp == 1:
-        lines.append("what is recomputed the model says: deepspeed.checkpointing.checkpoint, or its own switch")
+        lines.append("enable recomputation in the model, for example with deepspeed.checkpointing.checkpoint")
     if setup.half and setup.weights_are_half:
         lines.append(f"it keeps float32 copies of {setup.half} weights, which the plan does not")
     return tuple(lines)
 
 
 def write(setup: Setup, name: str) -> str:
-    """Return the JSON file."""
+    """Return the content of the JSON file."""
     del name
     return msgspec.json.format(msgspec.json.encode(config(setup)), indent=2).decode() + "\n"
 

@@ -1,4 +1,4 @@
-"""What a plan becomes for another engine: placements by name, the bytes that it will move, and what it cannot do."""
+"""A plan for another engine: placements by name, the bytes that it will move, and what it cannot do."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tensor_partitioner import display
 from tensor_partitioner.display import Shown, exact_bytes, facts, grid, table
 
 RECURRENT = re.compile(r"(.*)\.weight_ih_l\d+(_reverse)?")
-"""Entries that PyTorch's recurrent layers have, and no others."""
+"""Names of weights that only PyTorch's recurrent layers have."""
 
 ADVICE = "plan with other --ways, or change the extent"
 
@@ -34,7 +34,7 @@ NUMBER = re.compile(r"\.\d+$")
 
 @dataclass(frozen=True, slots=True)
 class PlacedTensor:
-    """A tensor of the user's model: its shape, and its placement at every axis of the mesh."""
+    """A tensor of the user's model: its shape, and its placement on every axis of the mesh."""
 
     shape: tuple[int, ...]
     placements: Layout
@@ -42,7 +42,7 @@ class PlacedTensor:
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """An operator's nodes: how many there are, the bytes that they move by the plan and in the target, and why."""
+    """The nodes of one operator: their number, the bytes they move in the plan and in the target, and the reason."""
 
     nodes: int
     plan_bytes: int
@@ -54,8 +54,8 @@ class Kind:
 class Exported(Shown):
     """A plan for another engine.
 
-    `parameters` and `data` are by name, `outputs` those of submodules by their path, in the graph's dimensions, which
-    may be finer. `notes` say what lies otherwise than planned, by parameter. `kinds` are by operator.
+    `parameters` and `data` are by name. `outputs` are those of submodules by path, with the graph's dimensions, which
+    may be finer. `notes` give, by parameter, what differs from the plan. `kinds` are by operator.
     """
 
     plan: Plan
@@ -69,18 +69,18 @@ class Exported(Shown):
 
     @property
     def target_bytes(self) -> int:
-        """What the target moves in an iteration, over all workers, as far as its rules are known."""
+        """Bytes that the target moves in an iteration, over all workers, as far as its rules are known."""
         return sum(kind.target_bytes for kind in self.kinds.values())
 
     def to_data(self) -> dict[str, Any]:
-        """Return what the tables show, for a file."""
+        """Return the content of the tables as plain data."""
         kinds = {op: asdict(kind) for op, kind in self.kinds.items()}
         sums = {"plan_bytes": self.plan.total_bytes, "target_bytes": self.target_bytes}
         mesh = dict(zip(self.mesh.axes, self.mesh.ways, strict=True))
         return {"target": self.target.title, "mesh": mesh, **sums, "operators": kinds, "notes": dict(self.notes)}
 
     def source(self, module: str) -> str:
-        """Return the Python file, which is to be imported by the name `module`."""
+        """Return the content of the Python file, which will be imported under the name `module`."""
         template = self.target.template.read_text()
         values = {
             "MODEL": self.plan.graph.name or "a model",
@@ -106,17 +106,18 @@ def _written(placed: Mapping[str, PlacedTensor], *, shapes: bool) -> str:
 
 
 def export(plan: Plan, name: str) -> Exported:
-    """Return what a plan is for an engine of meshes, one of `TARGETS`.
+    """Return a plan for an engine that splits tensors over meshes, one of `TARGETS`.
 
-    A PlanError says what the engine cannot take at all: extents of data that parts do not divide, recurrent layers.
+    Raises PlanError if the engine cannot run it at all: extents of data that the parts do not divide, or recurrent
+    layers.
     """
     target, graph = mesh_target(name), plan.graph
     if not plan.ways:
-        raise PlanError("expected a plan for at least 2 workers: there is nothing to place on one")
+        raise PlanError("expected a plan for at least 2 workers; there is nothing to place for one")
     if shares := plan.ways.shares:
-        raise PlanError(f"expected workers of equal shares, as {target.title} has, found {', '.join(map(str, shares))}")
+        raise PlanError(f"{target.title} needs workers with equal shares, found {', '.join(map(str, shares))}")
     if STAGES in plan.ways.axes:
-        raise PlanError(f"expected a plan without stages, as {target.title} splits tensors alone, found one with them")
+        raise PlanError(f"{target.title} cannot run a plan with pipeline stages; it only splits tensors")
     _refuse_shared_state(plan, target)
     _refuse_recurrent_layers(graph, target)
     asked = _outputs_of_modules(graph) if target.torch_modules else _activations(graph)
@@ -146,7 +147,7 @@ def export(plan: Plan, name: str) -> Exported:
 
 
 def _parameters(graph: Graph, mesh: Mesh, lies: Mapping[str, Layout], notes: dict[str, str]) -> dict[str, PlacedTensor]:
-    """Return where the user's parameters lie, each of which may be several dimensions of the graph; add notes."""
+    """Return the placements of the user's parameters, which may span several dimensions of the graph; add notes."""
     parameters = {}
     for entry, parameter in entries_of(graph).items():
         if parameter.tensor is not None and parameter.tensor in lies:
@@ -156,15 +157,15 @@ def _parameters(graph: Graph, mesh: Mesh, lies: Mapping[str, Layout], notes: dic
                 raise PlanError(f"{entry}: expected a shape that groups the dimensions {fine}, found {parameter.shape}")
             placements, same = joined(lies[parameter.tensor], joins, fine)
             if not same:
-                notes[entry] = f"a part of {fine} within {parameter.shape}: what takes it apart gathers"
+                notes[entry] = f"a part of {fine} within {parameter.shape}; splitting it gathers it first"
             parameters[entry] = PlacedTensor(parameter.shape, placements)
     return parameters
 
 
 def _placed_outputs(plan: Plan, mesh: Mesh, outputs: Mapping[str, str], target: Target) -> dict[str, Layout]:
-    """Return where modules' results are to lie: as planned, as far as the operators that read them allow.
+    """Return the placements of modules' results: as planned, as far as the operators that read them allow.
 
-    Those of unequal parts are left to a target that has such.
+    Results with unequal parts are left to the target if it supports them.
     """
     allowed = _dims_allowed(plan.graph, target)
     wanted = {}
@@ -182,9 +183,7 @@ def _placed_outputs(plan: Plan, mesh: Mesh, outputs: Mapping[str, str], target: 
 def _refuse_shared_state(plan: Plan, target: Target) -> None:
     parallel = Parallel.read(plan.search.details.get("parallel"))
     if target.torch_modules and parallel is not None and parallel.zero:
-        raise PlanError(
-            f"{target.title} cannot run {parallel}: what ZeRO shares out is FSDP2's (export-plan --to fsdp2)"
-        )
+        raise PlanError(f"{target.title} cannot run {parallel}: use FSDP2 for ZeRO (export-plan --to fsdp2)")
 
 
 def _refuse_recurrent_layers(graph: Graph, target: Target) -> None:
@@ -194,7 +193,7 @@ def _refuse_recurrent_layers(graph: Graph, target: Target) -> None:
 
 
 def _held(plan: Plan, mesh: Mesh, names: Iterable[str], target: Target) -> tuple[dict[str, Layout], dict[str, str]]:
-    """Return where weights, states and data lie in the target, and what is said of those that lie otherwise."""
+    """Return the placements of weights, states and data in the target, with notes on differences from the plan."""
     graph, notes = plan.graph, dict[str, str]()
     tables = {node.inputs[0] for node in graph.nodes if node.op == "embedding"}
     allowed = _dims_allowed(graph, target)
@@ -206,11 +205,11 @@ def _held(plan: Plan, mesh: Mesh, names: Iterable[str], target: Target) -> tuple
         if name in allowed:
             held = only(held, allowed[name])
         if held != planned:
-            notes[name] = "an embedding's rows are split once only" if name in tables else "an operator takes it whole"
+            notes[name] = "an embedding's rows are split once only" if name in tables else "an operator needs it whole"
         if reason := uneven_split(graph.tensors[name].shape, held, mesh):
             if not target.uneven or graph.tensors[name].role != "weight":
                 raise PlanError(f"{name}: {reason}: {ADVICE}")
-            notes[name] = f"{reason}: its first parts are larger, where the plan's last are"
+            notes[name] = f"{reason}: its first parts are larger, but in the plan the last parts are"
         lies[name] = held
     for tensor in graph.tensors.values():
         if tensor.init is not None and tensor.name not in lies:
@@ -219,7 +218,7 @@ def _held(plan: Plan, mesh: Mesh, names: Iterable[str], target: Target) -> tuple
 
 
 def _dims_allowed(graph: Graph, target: Target) -> dict[str, frozenset[int]]:
-    """Return, of tensors that the target does not split in every dimension, those in which it does."""
+    """Return, for tensors that the target splits only in some dimensions, those dimensions."""
     signature_of, allowed = signatures(graph), dict[str, frozenset[int]]()
     for node in graph.nodes:
         signature = signature_of[node.name]
@@ -228,15 +227,15 @@ def _dims_allowed(graph: Graph, target: Target) -> dict[str, frozenset[int]]:
         touched += [(name, output.index) for name, output in zip(node.outputs, description.outputs, strict=True)]
         for name, indices in touched:
             dims = target.dims(signature, indices)
-            if dims is not None and len(indices) > 1:  # statistics and their weights are small, and gathered
+            if dims is not None and len(indices) > 1:  # statistics and their weights are small, so they are gathered
                 allowed[name] = allowed.get(name, dims) & dims
     return allowed
 
 
 def _outputs_of_modules(graph: Graph) -> dict[str, str]:
-    """Return, by the path of a submodule that has parameters itself, the tensor that it returns.
+    """Return, by the path of a submodule that has parameters of its own, the tensor that it returns.
 
-    Its nodes are called after it, and after what they do: "fc.mm", a second one "fc.add.1".
+    Its nodes are named after it and after their operators: "fc.mm", a second one "fc.add.1".
     """
     owners = {entry.rpartition(".")[0] for entry in graph.entries} - {""}
     outputs = {}
@@ -254,7 +253,7 @@ def _activations(graph: Graph) -> dict[str, str]:
 
 
 def _kinds(plan: Plan, target: Target, moved: Mapping[str, int]) -> dict[str, Kind]:
-    """Return every kind of operator's bytes, and why the target does not split it as planned where it does not."""
+    """Return the bytes of every operator, and why the target does not split it as planned if it does not."""
     planned, signature_of = bytes_by(OPERATOR, flows(plan)), signatures(plan.graph)
     counts = Counter(node.op for node in plan.graph.nodes)
     target_bytes: Counter[str] = Counter()
@@ -279,12 +278,12 @@ def _tables(exported: Exported) -> list[Table]:
         ("mesh", ", ".join(f"{axis} {way}" for axis, way in zip(exported.mesh.axes, exported.mesh.ways, strict=True))),
         ("workers", grid(exported.plan.ways.factors)),
         ("bytes of the plan", exact_bytes(exported.plan.total_bytes)),
-        (f"bytes that {exported.target.title} will move", f"{exact_bytes(exported.target_bytes)}, by its rules"),
+        (f"bytes that {exported.target.title} will move", f"{exact_bytes(exported.target_bytes)} (estimated)"),
     ]
     tables = [
         facts(f"export to {exported.target.title}", summary),
-        table("per operator", ("operator", "nodes", "plan", "target", "what the target does otherwise"), rows),
+        table("per operator", ("operator", "nodes", "plan", "target", "how the target differs"), rows),
     ]
     if exported.notes:
-        tables.append(table("parameters that lie otherwise", ("name", "why"), list(exported.notes.items())))
+        tables.append(table("parameters placed differently", ("name", "why"), list(exported.notes.items())))
     return tables

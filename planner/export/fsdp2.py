@@ -1,4 +1,4 @@
-"""PyTorch's FSDP2, or DistributedDataParallel: Python files that share a module out over data parallel workers."""
+"""PyTorch's FSDP2 or DistributedDataParallel: Python files that shard a module over data-parallel workers."""
 
 from __future__ import annotations
 
@@ -17,31 +17,31 @@ HALF_BYTES = 2
 
 
 def cannot(setup: Setup) -> str:
-    """Say why FSDP2 by itself cannot run a setup."""
+    """Return why FSDP2 by itself cannot run a setup; "" if it can."""
     parallel = setup.parallel
     return first(
-        "stages of a pipeline are torch.distributed.pipelining's" if parallel.pp > 1 else "",
-        "context parallelism is torch.distributed.tensor.experimental's" if parallel.cp > 1 else "",
-        "experts are spread over workers by the module itself" if parallel.ep > 1 else "",
-        "tensors are split by DTensor: export-plan --to dtensor" if parallel.tp > 1 else "",
-        "there is nothing to share out" if parallel.dp == 1 else "",
-        "what is computed again the module says: torch.utils.checkpoint" if parallel.recompute != "none" else "",
+        "pipeline stages need torch.distributed.pipelining" if parallel.pp > 1 else "",
+        "context parallelism needs torch.distributed.tensor.experimental" if parallel.cp > 1 else "",
+        "expert parallelism needs support in the module itself" if parallel.ep > 1 else "",
+        "tensor parallelism needs DTensor: export-plan --to dtensor" if parallel.tp > 1 else "",
+        "there is nothing to shard" if parallel.dp == 1 else "",
+        "recomputation needs torch.utils.checkpoint in the module" if parallel.recompute != "none" else "",
     )
 
 
 def notes(setup: Setup) -> tuple[str, ...]:
-    """Say what FSDP2 does otherwise."""
+    """Return where FSDP2 differs from the plan."""
     if setup.half and setup.weights_are_half:
-        return (f"the module must be made in {setup.half}, as the plan's weights are",)
+        return (f"create the module in {setup.half}, as the plan's weights are",)
     return ()
 
 
 def moved_bytes(setup: Setup) -> int:
     """Return the bytes that all ranks together receive in an iteration, whatever the collectives' algorithm.
 
-    What everybody is to have of n bytes costs (k - 1) n, a share for everybody of a sum as much. ZeRO 0 reduces
-    gradients to everybody once, 1 to shares once, 2 for every micro-batch; weights are gathered once, by 3 twice for
-    every micro-batch.
+    Gathering n bytes on all k workers costs (k - 1) n, and so does reducing n bytes to shares. ZeRO 0 all-reduces
+    gradients once, ZeRO 1 reduces them to shares once, ZeRO 2 for every micro-batch. Weights are gathered once; with
+    ZeRO 3, twice for every micro-batch.
     """
     zero, count = setup.parallel.zero, setup.micro_batches
     gathers = {0: 0, 3: 2 * count}.get(zero, 1)
@@ -53,7 +53,7 @@ def moved_bytes(setup: Setup) -> int:
 
 
 def _elements(setup: Setup) -> Counter[str]:
-    """Return how many elements are shared out, by dtype, with the rows that make every worker's share alike."""
+    """Return the number of sharded elements by dtype, padded by rows so that all workers have equal shares."""
     graph, ranks = setup.graph, setup.parallel.dp if setup.parallel.zero else 1
     trained = {name for name in graph.updates if graph.tensors[name].role == "weight"}
     shapes = {
@@ -67,7 +67,7 @@ def _elements(setup: Setup) -> Counter[str]:
 
 
 def write(setup: Setup, name: str) -> str:
-    """Return the Python file, which is to be imported by this name."""
+    """Return the content of the Python file, which will be imported under this name."""
     parallel = setup.parallel
     values = {
         "MODEL": setup.model,

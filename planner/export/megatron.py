@@ -1,4 +1,4 @@
-"""Megatron-LM: the command line of its `pretrain_gpt.py`, by the names and types of its argument parser."""
+"""Megatron-LM: the command line of its `pretrain_gpt.py`, with the names and types of its argument parser."""
 
 from __future__ import annotations
 
@@ -12,46 +12,46 @@ Flag = tuple[str, object]
 """A flag's name without dashes, and its value; True for a switch."""
 
 SHARDED = {2: "optim_grads", 3: "optim_grads_params"}
-"""What Megatron-FSDP calls ZeRO's stages."""
+"""Megatron-FSDP's names of ZeRO stages."""
 
 OPTIMIZERS = {"adam": "adam", "adamw": "adam", "sgd": "sgd", "momentum": "sgd"}
 
 
 def cannot(setup: Setup) -> str:
-    """Say why Megatron-LM cannot run a setup, as Megatron Core 0.16's parser and configurations check it."""
+    """Return why Megatron-LM cannot run a setup, as checked by Megatron Core 0.16's parser; "" if it can."""
     transformer, parallel = setup.transformer, setup.parallel
     if transformer is None:
-        return f"it builds stacks of alike transformer blocks, and {setup.model} is none"
+        return f"it builds stacks of identical transformer blocks, which {setup.model} is not"
     optimizer = setup.optimizer.name if setup.optimizer else "adam"
     return first(
-        "it has no distances of positions (ALiBi)" if transformer.positions == "alibi" else "",
+        "it has no ALiBi position biases" if transformer.positions == "alibi" else "",
         only_schedules(setup, ("1f1b", "interleaved")),
         f"tp={parallel.tp} does not divide {transformer.heads} heads" if transformer.heads % parallel.tp else "",
         "" if optimizer in OPTIMIZERS else f"it has no optimizer {optimizer}",
-        "it encodes causally" if not transformer.causal else "",
-        "beside ep its tensor parallelism splits norms along the sequence: add sp"
+        "its attention is causal" if not transformer.causal else "",
+        "with ep, its tensor parallelism needs sequence parallelism: add sp"
         if parallel.ep > 1 and parallel.tp > 1 and not parallel.sp
         else "",
-        "" if min(setup.stage_layers) else f"{transformer.layers} blocks are fewer than its stages' chunks",
+        "" if min(setup.stage_layers) else f"its stages have more chunks than the model's {transformer.layers} blocks",
     )
 
 
 def notes(setup: Setup) -> tuple[str, ...]:
-    """Say what Megatron-LM does otherwise."""
-    lines = ["--mock-data: put your data, tokenizer and number of iterations in its place"]
+    """Return where Megatron-LM differs from the plan."""
+    lines = ["replace --mock-data by your data, tokenizer and number of iterations"]
     if setup.half and setup.weights_are_half:
         lines.append(f"it keeps float32 copies of {setup.half} weights, which the plan does not")
     if setup.optimizer and setup.optimizer.name == "adam" and setup.optimizer.weight_decay:
-        lines.append("its adam decays weights apart from gradients (AdamW)")
+        lines.append("its adam decouples weight decay from gradients (AdamW)")
     if setup.transformer and setup.transformer.experts and setup.parallel.ep == 1:
-        lines.append("experts are not spread over workers: say ep")
+        lines.append("experts are not distributed over workers: set ep")
     if setup.parallel.zero in SHARDED:
         lines.append("CUDA_DEVICE_MAX_CONNECTIONS must not be 1 with Megatron-FSDP")
     return tuple(lines)
 
 
 def write(setup: Setup, name: str) -> str:
-    """Return a script of the shell that starts the training."""
+    """Return a shell script that starts the training."""
     del name
     connections = setup.parallel.tp * setup.parallel.cp > 1 and setup.parallel.zero not in SHARDED
     lines = [f"{'CUDA_DEVICE_MAX_CONNECTIONS=1 ' * connections}{setup.torchrun} pretrain_gpt.py"]
@@ -63,7 +63,7 @@ def write(setup: Setup, name: str) -> str:
 def flags(setup: Setup) -> list[Flag]:
     """Return every flag of the command line, in groups."""
     transformer = setup.transformer
-    assert transformer is not None  # `cannot` says so
+    assert transformer is not None  # `cannot` rejects other models
     return [*_parallelism(setup), *_model(transformer), *_training(setup)]
 
 
@@ -97,7 +97,7 @@ def _parallelism(setup: Setup) -> Iterator[Flag]:
 
 
 def _layout(layers: tuple[int, ...]) -> str:
-    """Write chunks of blocks, in the order of the network: `Et*3|(t*4|)*6,t*4L`."""
+    """Return the chunks of blocks, in the order of the network: `Et*3|(t*4|)*6,t*4L`."""
     chunks = [f"t*{count}" for count in layers]
     chunks[0], chunks[-1] = f"E{chunks[0]}", f"{chunks[-1]}L"
     runs = [(chunk, len([*same])) for chunk, same in groupby(chunks)]

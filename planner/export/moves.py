@@ -1,7 +1,7 @@
-"""What an engine of meshes moves: it takes operator by operator as its operands lie, and brings them where that fits.
+"""Bytes that a mesh engine moves: it splits operators one by one and redistributes their operands accordingly.
 
-This is what DTensor's dispatcher does, and close to what XLA's partitioner does: of the ways to split an operator, the
-one for which the fewest bytes of its operands move. Nothing looks ahead, and nothing is fetched in parts.
+This is what DTensor's dispatcher does, and close to what XLA's partitioner does: among the ways to split an operator it
+chooses the one that moves the fewest bytes of its operands. It does not look ahead, and fetches nothing in parts.
 """
 
 from __future__ import annotations
@@ -21,28 +21,28 @@ from planner.plans.plan import Plan
 
 @dataclass(frozen=True, slots=True)
 class Mesh:
-    """The extents of a mesh, and the steps of the plan that each axis is made of."""
+    """The extents of a mesh, and the steps of the plan that form each axis."""
 
     ways: tuple[int, ...]
     steps: tuple[tuple[int, ...], ...]
 
     @property
     def axes(self) -> tuple[str, ...]:
-        """What the axes are called."""
+        """Names of the axes."""
         return tuple(f"step{'_'.join(str(step + 1) for step in steps)}" for steps in self.steps)
 
     @property
     def workers(self) -> int:
-        """How many there are."""
+        """Number of workers."""
         return math.prod(self.ways)
 
     def placements(self, layout: Layout) -> Layout:
-        """Return a layout's placement at every axis."""
+        """Return a layout's placement on every axis."""
         return tuple(layout[steps[0]] for steps in self.steps)
 
 
 def mesh_of(plan: Plan, tensors: Iterable[str]) -> Mesh:
-    """Return the mesh on which these tensors of a plan lie."""
+    """Return the mesh of these tensors of a plan."""
     layouts = {plan.layouts[name] for name in tensors}
     steps: list[tuple[int, ...]] = [(0,)] if plan.ways else []
     for before, step in pairwise(range(len(plan.ways))):
@@ -54,18 +54,19 @@ def mesh_of(plan: Plan, tensors: Iterable[str]) -> Mesh:
 
 
 def uneven_split(shape: Sequence[int], placements: Layout, mesh: Mesh) -> str:
-    """Say what extent was expected where the parts that one is split into do not divide it; nothing where they do."""
+    """Return a message if the parts of a dimension do not divide its extent; "" if they do."""
     for dim, extent in enumerate(shape):
         parts = math.prod(way for way, placement in zip(mesh.ways, placements, strict=True) if placement == Shard(dim))
         if extent % parts:
-            return f"expected a dimension {dim} that {parts} parts divide, found {extent}"
+            return f"dimension {dim} must be divisible by {parts}, found {extent}"
     return ""
 
 
 def joined(placements: Layout, groups: Sequence[Sequence[int]], shape: Sequence[int]) -> tuple[Layout, bool]:
-    """Return the placements of a tensor whose dimensions are joined, and whether all parts stay contiguous.
+    """Return the placements of a tensor whose dimensions are merged, and whether all parts stay contiguous.
 
-    A dimension that is not the first of its group (extents of 1 aside) is split as the joined one is.
+    A split of a dimension other than the first of its group (apart from extents of 1) becomes a split of the merged
+    one.
     """
     target = {axis: place for place, group in enumerate(groups) for axis in group}
     first = {next((axis for axis in group if shape[axis] > 1), None) for group in groups}
@@ -76,7 +77,7 @@ def joined(placements: Layout, groups: Sequence[Sequence[int]], shape: Sequence[
 
 
 def split_once(placements: Layout, dim: int) -> Layout:
-    """Return placements that split a dimension at its first split only; at others it is replicated."""
+    """Return the placements with dimension `dim` split only at its first split, and replicated at others."""
     split = Shard(dim)
     return tuple(
         REPLICATE if placement == split and split in placements[:axis] else placement
@@ -85,7 +86,7 @@ def split_once(placements: Layout, dim: int) -> Layout:
 
 
 def only(placements: Layout, dims: frozenset[int]) -> Layout:
-    """Return placements that split no other dimensions; what splits others is replicated."""
+    """Return the placements with splits of other dimensions replaced by replication."""
     return tuple(
         REPLICATE if isinstance(placement, Shard) and placement.dim not in dims else placement
         for placement in placements
@@ -93,10 +94,10 @@ def only(placements: Layout, dims: frozenset[int]) -> Layout:
 
 
 def redistributed(tensor: Tensor, have: Layout, want: Layout, mesh: Mesh) -> int:
-    """Return the bytes that all workers together receive when a tensor is brought from one placement to another.
+    """Return the bytes that all workers together receive when a tensor is redistributed between two placements.
 
-    An all-gather for what becomes whole, an all-to-all for what is split elsewhere, a reduce-scatter for partial sums
-    that become split, and both for those that become whole.
+    An all-gather makes a tensor whole, an all-to-all splits it differently, a reduce-scatter turns partial sums into
+    shards, and a reduce-scatter with an all-gather makes partial sums whole.
     """
     lie, total = list(have), 0
     for axis in reversed(range(len(mesh.ways))):
@@ -116,7 +117,7 @@ def redistributed(tensor: Tensor, have: Layout, want: Layout, mesh: Mesh) -> int
 
 @dataclass(slots=True)
 class Engine:
-    """An engine at work on a graph: where every tensor lies so far, and the bytes of every node."""
+    """A mesh engine running a graph: the current placements of every tensor, and the bytes of every node."""
 
     graph: Graph
     mesh: Mesh
@@ -138,7 +139,7 @@ class Engine:
         return self.moved
 
     def _update(self, node: Node, updated: Mapping[str, str]) -> None:
-        """Bring the gradient to where the weight lies."""
+        """Redistribute the gradient to the placements of the weight."""
         place = next(self.lies[updated[name]] for name in node.outputs if name in updated)
         for name in node.inputs:
             if self.graph.tensors[name].role == "gradient":
@@ -162,7 +163,7 @@ class Engine:
             self.lies[name] = place
 
     def _choice(self, node: Node, signature: Signature, axis: int) -> str:
-        """Return how a node is split along an axis: as moves least, of equals as changes least."""
+        """Return the split of a node along an axis that moves the fewest bytes; of equals, with the fewest changes."""
 
         def price(choice: str) -> tuple[int, int]:
             cost, changes = 0, 0
@@ -194,7 +195,7 @@ class Engine:
 
 
 def _split(indices: Iterable[tuple[int, tdl.Index]], choice: str) -> Placement:
-    """Return how a tensor that is read or written by indices, with their dimensions, lies where a variable is split."""
+    """Return the placement of a tensor that is read or written by these indices when a variable is split."""
     return next((Shard(dim) for dim, index in indices if leading_variable(index) == choice), REPLICATE)
 
 

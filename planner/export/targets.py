@@ -1,4 +1,4 @@
-"""The engines that plans are exported to, by name; of those with meshes, what each can split by itself."""
+"""Export targets by name; for mesh engines also how each can split operators."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ from tensor_partitioner.display import nearest
 
 HERE = Path(__file__).parent
 TRACES = "tensor_partitioner.traces"
-"""The group of entry points under which other packages add formats of traces, each a `TraceFormat`."""
+"""Entry-point group in which other packages add trace formats, each a `TraceFormat`."""
 
 Splits = Callable[[Signature], tuple[tuple[str, ...], str]]
 """The variables along which an engine splits an operator, and why along no others."""
 
 Dims = Callable[[Signature, Sequence[tdl.Index]], frozenset[int] | None]
-"""The dimensions in which a tensor may be split that an operator reads or writes by these indices; None: all."""
+"""The dimensions in which a tensor with these indices may be split; None means all."""
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """An engine of meshes: its title, and the template of its file, of which `Exported.source` fills in `@NAMES@`.
+    """A mesh engine: its title, and the template of its file, in which `Exported.source` fills `@NAMES@`.
 
-    With `torch_modules` it places what PyTorch's submodules return, and has neither recurrent layers nor rows of an
-    embedding that are split more than once; else it places activations. With `uneven` parts of a weight may be unequal:
-    they end at multiples of ceil(n/k), not at n*j//k as a plan's do.
+    With `torch_modules` it places the results of PyTorch's submodules, and supports neither recurrent layers nor
+    embeddings whose rows are split more than once; otherwise it places activations. With `uneven` the parts of a weight
+    may be unequal: they end at multiples of ceil(n/k), not at n*j//k as a plan's do.
     """
 
     title: str
@@ -51,7 +51,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class TraceFormat:
-    """A format of what every worker does: its title, and what writes a program so beside a path, a file a worker."""
+    """A trace format: its title, and the function that writes a program beside a path, one file per worker."""
 
     title: str
     write: Callable[[Program, Path], list[Path]]
@@ -64,13 +64,13 @@ TARGETS: dict[str, Target | Launch] = {
     "deepspeed": DEEPSPEED,
     "fsdp2": FSDP2,
 }
-"""By what `export-plan --to` calls them; `register_target` adds engines of meshes."""
+"""By the names of `export-plan --to`; `register_target` adds mesh engines."""
 
 
 def register_target(name: str, title: str, template: Path, **options: Any) -> Callable[[Splits], Splits]:
     """Register the decorated function as the `splits` of a target; `options` are other fields of `Target`.
 
-    Raises a TDLError where a target has that name.
+    Raises TDLError if the name is taken.
     """
     register = register_named(TARGETS, "target", name)
 
@@ -88,41 +88,41 @@ def register_target(name: str, title: str, template: Path, **options: Any) -> Ca
 
 
 def target_named(name: str) -> Target | Launch | TraceFormat:
-    """Look up a target, or a format that a package adds; PlanError where there is none of that name."""
+    """Return a target, or a trace format of an installed package; raise PlanError for an unknown name."""
     if name in TARGETS:
         return TARGETS[name]
     for entry in entry_points(group=TRACES, name=name):
         return cast(TraceFormat, entry.load())
     raise PlanError(
         f"expected a target among {', '.join(TARGETS)}, found {name!r}{nearest(name, TARGETS)}; pip install "
-        "extras/chakra adds chakra"
+        "extras/chakra adds the target chakra"
     )
 
 
 def mesh_target(name: str) -> Target:
-    """Look up an engine of meshes; PlanError for any other."""
+    """Return a mesh engine; raise PlanError for any other target."""
     target = target_named(name)
     if not isinstance(target, Target):
-        raise PlanError(f"expected an engine of meshes, found {target.title}")
+        raise PlanError(f"expected a target that splits tensors over a mesh, found {target.title}")
     return target
 
 
 def engines_of(setup: Setup) -> dict[str, str]:
-    """Say of every engine that is told degrees why it cannot run a setup; nothing where it can."""
+    """Return, for every engine configured by degrees, why it cannot run a setup; "" if it can."""
     return {name: target.cannot(setup) for name, target in TARGETS.items() if isinstance(target, Launch)}
 
 
 def _of_samples_only(signature: Signature) -> str | None:
-    """Return the variable of samples of an operator of which DTensor takes nothing else split, rightly or at all."""
+    """Return the sample variable of an operator that DTensor splits correctly only along samples; else None."""
     if signature.category == "convolution" or signature.op.startswith("batch_norm"):
         return leading_variable(signature.description.accesses[0].index[0])
     return None
 
 
 def _dtensor_dims(signature: Signature, indices: Sequence[tdl.Index]) -> frozenset[int] | None:
-    """Return the dimensions that a tensor, which DTensor's operator reads or writes by these indices, may be split in.
+    """Return the dimensions in which a tensor that DTensor's operator accesses with these indices may be split.
 
-    None where that is left to the operator.
+    None leaves this to the operator.
     """
     samples = _of_samples_only(signature)
     if samples is None:
@@ -131,7 +131,7 @@ def _dtensor_dims(signature: Signature, indices: Sequence[tdl.Index]) -> frozens
 
 
 def _contiguous(signature: Signature) -> tuple[str, ...]:
-    """Return the variables whose parts are contiguous parts of a dimension, of all that they index."""
+    """Return the variables whose parts are contiguous parts of every dimension that they index."""
     description = signature.description
     indices = [index for access in description.accesses for index in access.index]
     indices += [index for output in description.outputs for index in output.index]
@@ -146,13 +146,13 @@ def _contiguous(signature: Signature) -> tuple[str, ...]:
     "dtensor", "PyTorch's DTensor", HERE / "dtensor.txt", dims=_dtensor_dims, torch_modules=True, uneven=True
 )
 def _dtensor(signature: Signature) -> tuple[tuple[str, ...], str]:
-    """DTensor 2.13: measured."""
+    """Return the splits that DTensor 2.13 supports, as measured."""
     if signature.op.startswith("batch_norm"):
-        return (), "batch norm reads its batch whole: gathered"
+        return (), "batch norm needs the whole batch, which is gathered"
     if samples := _of_samples_only(signature):
         return (samples,), "convolutions are split by samples only"
     variables = _contiguous(signature)
-    why = "a dimension that is cut up or joined can be split in its first part only"
+    why = "a dimension that is split or merged by a view can be sharded only in its first part"
     return variables, "" if len(variables) == len(signature.description.strategies) else why
 
 

@@ -1,4 +1,4 @@
-"""torchtitan: a run's TOML, in the names of `JobConfig` of its version 0.2, the last that is told by such a file."""
+"""torchtitan: the TOML file of a run, with the names of `JobConfig` in version 0.2, the last that reads such files."""
 
 from __future__ import annotations
 
@@ -15,47 +15,47 @@ FLAVORS = {
     ("llama3", "70B"): (80, 8192, 28672),
     ("llama3", "405B"): (126, 16384, 53248),
 }
-"""Models of torchtitan that are among ours, with layers, width and width of fully connected layers."""
+"""Models of torchtitan that are among ours, with layers, width and width of the feed-forward layers."""
 
 ENDS_LIKE_LAYERS = 2
-"""By default torchtitan counts embeddings and the output layer as a layer each where it cuts stages."""
+"""By default torchtitan counts embeddings and the output layer as one layer each when it splits stages."""
 
 Section = Mapping[str, object]
 
 
 def cannot(setup: Setup) -> str:
-    """Say why torchtitan 0.2 cannot run a setup."""
+    """Return why torchtitan 0.2 cannot run a setup; "" if it can."""
     parallel = setup.parallel
     replicas = parallel.dp > 1 and not parallel.zero
     beside = [f"{axis}={getattr(parallel, axis)}" for axis in ("pp", "tp") if getattr(parallel, axis) > 1]
     return first(
-        "it has models of sequences of tokens alone" if setup.sequence is None else "",
+        "it supports only models of token sequences" if setup.sequence is None else "",
         only_schedules(setup, tuple(SCHEDULES)),
-        "its tensor parallelism splits norms along the sequence: add sp" if parallel.tp > 1 and not parallel.sp else "",
-        "it shards gradients with the optimizer's state: say zero=2" if parallel.zero == 1 else "",
-        f"it has no replicas beside {beside[0]}: say zero=3" if beside and replicas else "",
+        "its tensor parallelism includes sequence parallelism: add sp" if parallel.tp > 1 and not parallel.sp else "",
+        "it shards gradients together with the optimizer state: set zero=2" if parallel.zero == 1 else "",
+        f"it does not combine replicas with {beside[0]}: set zero=3" if beside and replicas else "",
         "it computes in float32 or bfloat16" if setup.half == "fp16" else "",
     )
 
 
 def notes(setup: Setup) -> tuple[str, ...]:
-    """Say what torchtitan does otherwise."""
+    """Return where torchtitan differs from the plan."""
     lines = []
     if setup.optimizer and setup.optimizer.name not in OPTIMIZERS:
-        lines.append(f"it has no optimizer {setup.optimizer.name}: it takes its own default, AdamW")
+        lines.append(f"it has no optimizer {setup.optimizer.name} and uses its default, AdamW")
     if _flavor(setup) is None:
-        lines.append(f"torchtitan has no {setup.model}: register a TrainSpec of the name in [model]")
+        lines.append(f"torchtitan has no model {setup.model}; register a TrainSpec under the name in [model]")
     if setup.parallel.cp > 1:
-        lines.append("it shards weights over context parallel workers, too")
+        lines.append("it also shards weights over context-parallel workers")
     if setup.parallel.recompute == "selective":
-        lines.append("its selective recomputation keeps products and attention, and computes the rest again")
+        lines.append("its selective recomputation keeps products and attention and recomputes the rest")
     if setup.half and setup.weights_are_half:
-        lines.append("it keeps float32 weights unless training.dtype says otherwise, as this file does")
+        lines.append("training.dtype is set in this file, because its default keeps float32 weights")
     return tuple(lines)
 
 
 def write(setup: Setup, name: str) -> str:
-    """Return the TOML file."""
+    """Return the content of the TOML file."""
     script = f"{setup.torchrun} -m torchtitan.train --job.config_file {name}.toml"
     head = (
         f"# {setup.model}, {setup.parallel}: written by export-plan --to torchtitan, for torchtitan 0.2\n# {script}\n"
@@ -108,7 +108,7 @@ def _parallelism(setup: Setup) -> Iterator[tuple[str, object]]:
 
 
 def _optimizer(setup: Setup) -> dict[str, Section]:
-    """Return the section of an optimizer that torchtitan has; nothing for another."""
+    """Return the optimizer section; empty if torchtitan lacks the optimizer."""
     chosen = setup.optimizer
     if chosen is None or chosen.name not in OPTIMIZERS:
         return {}

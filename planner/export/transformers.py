@@ -1,4 +1,4 @@
-"""The sizes of a transformer, read from its training graph: what engines that build the model themselves are told."""
+"""The sizes of a transformer, read from its training graph, for engines that build the model themselves."""
 
 from __future__ import annotations
 
@@ -20,22 +20,23 @@ NORMS: Mapping[str | None, str] = {"norm": "LayerNorm", "root mean square norm":
 ACTIVATIONS = ("gelu", "silu", "relu")
 POINTS = np.linspace(-3.0, 3.0, 13)
 TOLERANCE = 1e-3
-"""Where activations are compared, and by how much one may differ, as gelu by its approximation does."""
+"""Points at which activations are compared, and the tolerance, which admits approximations of gelu."""
 
 QUERIES, MATRIX = 3, 4
-"""Operands of attention without a bias; dimensions of its scores: [batch, heads, queries, keys]."""
+"""Number of operands of attention without a bias, and of dimensions of its scores, [batch, heads, queries, keys]."""
 
 STRETCH = 8
-"""By how much Llama 3.1 divides the slowest of the rotary frequencies."""
+"""Factor by which Llama 3.1 divides the slowest rotary frequencies."""
 
 
 @dataclass(frozen=True, slots=True)
 class Transformer:
-    """A decoder or encoder of alike blocks: extents, and kinds of parts.
+    """A decoder or encoder of identical blocks: its sizes, and the kinds of its parts.
 
-    `groups` are heads of keys and values, `hidden` is the width of fully connected layers, `positions` "learned",
-    "rope", "alibi" or "none". `rotary_base` and `stretched` (Llama 3.1's frequencies) belong to "rope". `experts` is 0
-    where every token passes the same layers; else it chooses `chosen`, and one takes `capacity` times its share.
+    `groups` is the number of key and value heads, `hidden` the width of the feed-forward layers, and `positions`
+    "learned", "rope", "alibi" or "none". `rotary_base` and `stretched` (Llama 3.1's frequencies) apply to "rope".
+    `experts` is 0 for dense layers; otherwise every token chooses `chosen` of them, and an expert's capacity is
+    `capacity` times its equal share.
     """
 
     layers: int
@@ -62,7 +63,7 @@ class Transformer:
 
     @property
     def parameters(self) -> int:
-        """The elements of all weights of such a model."""
+        """Number of elements of all weights of such a model."""
         width, inner = self.width, self.heads * self.head_width
         keys = 2 * self.groups * self.head_width
         attention = width * (2 * inner + keys) + self.qkv_bias * (inner + keys) + self.bias * width
@@ -70,14 +71,14 @@ class Transformer:
         fully_connected = copies * width * self.hidden * (3 if self.gated else 2) + width * self.experts
         fully_connected += self.bias * (self.hidden * (2 if self.gated else 1) + width)
         norm = width * (2 if self.norm == "LayerNorm" else 1)
-        normed = norm if self.positions == "alibi" else 0  # BLOOM's embeddings
+        normed = norm if self.positions == "alibi" else 0  # BLOOM normalizes its embeddings
         embeddings = self.vocabulary * width * (1 if self.tied else 2)
         embeddings += self.sequence * width if self.positions == "learned" else 0
         return self.layers * (attention + fully_connected + 2 * norm) + norm + normed + embeddings
 
 
 def transformer_of(graph: Graph) -> Transformer | None:
-    """Return the sizes of the transformer that a graph trains; None where it is none, or has weights besides.
+    """Return the sizes of the transformer that a graph trains; None if it is not one, or has other weights.
 
     >>> import planner
     >>> transformer_of(planner.model("gpt2", batch=8)).parameters
@@ -93,7 +94,7 @@ def transformer_of(graph: Graph) -> Transformer | None:
 
 
 class _Reading:
-    """One graph's forward pass, with what makes each tensor."""
+    """One graph's forward pass, with the node that computes each tensor."""
 
     def __init__(self, graph: Graph) -> None:
         self._tensors = graph.tensors
@@ -108,7 +109,7 @@ class _Reading:
         self._maker: Mapping[str, Node] = {name: node for node in self._nodes for name in node.outputs}
 
     def transformer(self) -> Transformer | None:
-        """Read what there is; None where a part is missing, or attention is not alike everywhere."""
+        """Return the transformer; None if a part is missing, or attention differs between layers."""
         tables = (self._table(node) for node in self._nodes)
         table, sequence = next((read for read in tables if read), (None, 0))
         inner = [node for node in self._nodes if self._activation(node)]
@@ -158,12 +159,15 @@ class _Reading:
         return traits_of(describe(node, self._tensors))
 
     def _table(self, node: Node) -> tuple[Tensor, int] | None:
-        """Return the table that a node looks words up in, and how many of them in turn."""
+        """Return the embedding table that a node looks up, and the length of its sequences.
+
+        None if it looks up none.
+        """
         operand = self._traits(node).table
         return None if operand is None else (self._tensors[node.inputs[operand]], self._shape(node)[-2])
 
     def _activation(self, node: Node) -> str:
-        """Return which activation a node computes, by its values; "" for none."""
+        """Return which activation a node computes, judged by its values; "" for none."""
         description, rank = describe(node, self._tensors), len(self._shape(node))
         if len(node.inputs) != 1 or not rank or not description.is_elementwise or self._weights(node):
             return ""
@@ -173,19 +177,19 @@ class _Reading:
         return next((name for name, expected in known if np.allclose(values, expected, atol=TOLERANCE)), "")
 
     def _is_of_two(self, function: str, node: Node) -> bool:
-        """Tell if a node adds two operands, or multiplies them, element by element."""
+        """Return True if a node applies `function` ("add" or "multiply") to two operands, element by element."""
         match [placed.value for placed in describe(node, self._tensors).outputs]:
             case [Call(name, (Element(), Element()))]:
                 return name == function
         return False
 
     def _is_stored_attention(self, node: Node) -> bool:
-        """Whether a node is the softmax of scores [batch, heads, queries, keys]."""
+        """Return True if a node is the softmax of scores [batch, heads, queries, keys]."""
         shape = self._shape(node)
         return self._traits(node).function == "softmax" and len(shape) == MATRIX and shape[2] == shape[3]
 
     def _before(self, core: Node) -> Iterator[Node]:
-        """Yield what lies between attention and the norm, or the embedding, before it."""
+        """Yield the nodes between attention and the norm, or the embedding, before it."""
         waiting, seen = [*core.inputs], set[str]()
         while waiting:
             node = self._maker.get(waiting.pop())
@@ -195,12 +199,12 @@ class _Reading:
                 yield node
 
     def _begins(self, node: Node) -> bool:
-        """Tell if a node is a norm or an embedding, which a block begins behind."""
+        """Return True if a node is a norm or an embedding, after which a block begins."""
         traits = self._traits(node)
         return traits.function in NORMS or traits.table is not None
 
     def _heads(self, core: Node) -> tuple[int, int]:
-        """Return how many heads of queries there are, and the width of one."""
+        """Return the number of query heads, and the width of a head."""
         attended = self._traits(core).attended
         if attended is not None:
             return self._shape(core)[1], self._tensors[core.inputs[attended.queries]].shape[attended.dimension]
@@ -212,7 +216,7 @@ class _Reading:
         return self._shape(core)[1], 1
 
     def _experts(self, sequence: int) -> tuple[int, int, float]:
-        """Return how many experts there are, how many a token chooses, and what one takes of its equal share."""
+        """Return the number of experts, how many a token chooses, and an expert's capacity in equal shares."""
         slots = next((node for node in self._nodes if self._traits(node).dispatches), None)
         if slots is None:
             return 0, 0, 0.0
@@ -221,7 +225,7 @@ class _Reading:
         return experts, chosen, round(places * experts / (chosen * sequence), 3)
 
     def _positions(self, learned: tuple[int, int], head_width: int) -> tuple[str, float, bool]:
-        """Return how positions are known, and of rotary ones the base, and whether they are Llama 3.1's."""
+        """Return the kind of position encoding and, if rotary, its base and whether it has Llama 3.1's frequencies."""
         if any(self._traits(node).attended and len(node.inputs) > QUERIES for node in self._nodes):
             return "alibi", 0.0, False
         constants = [

@@ -1,8 +1,8 @@
-"""Terms that are added up before anything of them moves: those of a gradient, and of any sum that alone reads them.
+"""Terms that are summed before they move: the terms of a gradient, and of any sum that is their only reader.
 
-The node that reads them takes them as they were computed, every worker its own, so that only the sum is reduced. Such
-are the gradients of a weight that is used several times (an embedding that is the output layer, too, timesteps,
-micro-batches), and what becomes a weight's gradient after the sum over samples (that of a table of positions).
+The node that reads terms takes them as each worker computed them, so that only the sum is reduced. Examples are the
+gradients of a weight used several times (an embedding that is also the output layer, timesteps, micro-batches), and
+tensors that become a weight's gradient after the sum over samples (a table of positions).
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from planner.graph.ir import FLOATING, Graph, Node, Tensor
 
 
 def operands_as_terms(graph: Graph) -> Mapping[str, frozenset[int]]:
-    """Return the nodes that may read terms under any placements, and through which operands, by name.
+    """Return the nodes that may read terms under any placements, each with the operands that are terms, by name.
 
-    Such a node adds up its operands, or ends the backward pass (only updates read its result) with one operand of
-    floating-point numbers, in which it is linear. Each of these is a sum, or made of terms in turn, that nobody else
-    reads.
+    Such a node either adds up its operands, or ends the backward pass (only updates read its result) with one
+    floating-point operand, in which it is linear. Each of these operands is a sum, or computed from terms in turn, and
+    has no other reader.
     """
     readers, operands = _readers(graph), dict[str, frozenset[int]]()
     summed: set[str] = set()
@@ -38,18 +38,18 @@ def operands_as_terms(graph: Graph) -> Mapping[str, frozenset[int]]:
 
 
 def tensors_read_as_terms(graph: Graph) -> frozenset[str]:
-    """Return the terms: the tensors that these nodes read through these operands."""
+    """Return the tensors read as terms."""
     operands = operands_as_terms(graph)
     return frozenset(node.inputs[n] for node in graph.nodes for n in operands.get(node.name, ()))
 
 
 def accumulates(node: Node, tensors: Mapping[str, Tensor]) -> bool:
-    """True if a node adds up any number of tensors, as `add_n` does."""
+    """Return True if a node adds up any number of tensors, as `add_n` does."""
     return tdl.catalog[node.op].variadic and describe(node, tensors).adds_operands
 
 
 def _readers(graph: Graph) -> Mapping[str, list[Node | None]]:
-    """Return who reads each tensor, once for every operand; None stands for what is kept of it."""
+    """Return the readers of each tensor, one entry per operand; None stands for an update or a metric."""
     readers = defaultdict[str, list[Node | None]](list)
     for node in graph.nodes:
         for name in node.inputs:

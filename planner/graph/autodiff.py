@@ -1,4 +1,4 @@
-"""Automatic differentiation: appends the nodes that compute gradients, by the rules of `rules.py`."""
+"""Automatic differentiation: append the nodes that compute gradients, by the rules in `rules/`."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ def gradients(builder: GraphBuilder, loss: str, wrt: Iterable[str], seed: float 
     """Append the backward nodes for `seed` * d `loss` / d t for every tensor t in `wrt`; return the gradients' names.
 
     A tensor used several times gets its gradient from one `add_n` over all contributions. The gradient of t is named
-    "t.grad" where a node of its own makes it (an addition passes its gradient on to both operands). A backward node
-    names its forward node in `forward` and copies its `unroll`. Nothing is computed for tensors that nobody needs.
+    "t.grad" if a node computes it for t alone (an addition passes one gradient to both operands). A backward node names
+    its forward node in `forward` and copies its `unroll`. Gradients that nobody needs are not computed.
 
     Raises GraphError if the loss is not a scalar, does not depend on a tensor in `wrt`, or depends on it through an
-    operator without a rule, or with a rule that does not return one gradient per operand.
+    operator without a rule or with a rule that does not return one gradient per operand.
     """
     if builder.shape(loss) != ():
         raise GraphError(f"loss {loss!r} must be a scalar, found shape {builder.shape(loss)}")
@@ -57,9 +57,10 @@ class _Reverse:
         return {tensor: self.names.get(name, name) for tensor, name in totals.items()}
 
     def _dependents(self, wrt: tuple[str, ...]) -> set[str]:
-        """Return what depends on `wrt` and may have a gradient: no whole numbers, nothing behind a stopped gradient.
+        """Return the tensors that depend on `wrt` and may have a gradient.
 
-        A gradient of zeros is one where it meets an operator that may make no number of it, as PyTorch's does.
+        Integers may have none, nor anything behind a stopped gradient. A gradient of zeros stays a gradient if it may
+        reach an operator that turns it into NaN, as in PyTorch.
         """
         needed, unbounded = set(wrt), set[str]()
         for node in self.forward:
@@ -76,15 +77,15 @@ class _Reverse:
         return needed
 
     def _reads(self, node: Node) -> tuple[str, ...]:
-        """Return the tensors to which a node passes gradients on."""
+        """Return the tensors to which a node passes gradients."""
         return self.operands.get(node.outputs[0], node.inputs)
 
     def _leads_on(self, node: Node) -> bool:
-        """Whether a gradient is wanted of what a node reads, and can arrive at what it makes."""
+        """Return True if a gradient of some operand is needed, and can arrive at some output."""
         return not (self.needed.isdisjoint(self._reads(node)) or self.needed.isdisjoint(node.outputs))
 
     def _first_readers(self) -> dict[int, list[str]]:
-        """Per node number, the tensors of `wrt` whose gradient is complete once that node has been passed."""
+        """Return, per node number, the tensors of `wrt` whose gradient is complete once that node is processed."""
         first: dict[str, int] = {}
         for number, node in enumerate(self.forward):
             for tensor in (*node.inputs, *self._reads(node)):
@@ -97,7 +98,7 @@ class _Reverse:
 
     def _differentiate(self, node: Node) -> None:
         if node.outputs[0] in self.operands:
-            if node.outputs[0] in self.written:  # the first of the nodes is passed last
+            if node.outputs[0] in self.written:  # the first of the nodes is processed last
                 self._follow(self.written[node.outputs[0]], node)
             return
         arriving = tuple(self._total(output) for output in node.outputs)
@@ -121,7 +122,7 @@ class _Reverse:
             self.contributions[tensor].append(gradient)
 
     def _follow(self, written: WrittenGradient, node: Node) -> None:
-        """Append the nodes of a gradient that was written, with the gradients that arrive."""
+        """Append the nodes of a user-written gradient, applied to the arriving gradients."""
         arriving = {result: self._total(result) for result in written.results}
         if all(total is None for total in arriving.values()):
             return
@@ -139,7 +140,7 @@ class _Reverse:
             self.contributions[tensor].append(gradient)
 
     def _total(self, tensor: str) -> Gradient | None:
-        """Sum all contributions, once every reader of the tensor has been passed."""
+        """Return the sum of all contributions to a tensor's gradient, once every reader has been processed."""
         contributions = self.contributions.pop(tensor, None)
         if contributions is None:
             return self.totals.get(tensor)

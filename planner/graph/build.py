@@ -1,4 +1,4 @@
-"""Building graphs: a node's outputs get their shapes from its operator's description, and names from the node."""
+"""Graph construction: a node's output shapes come from its operator's description, their names from the node."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ ZEROS = Init("zeros")
 ONES = Init("ones")
 
 MIXED = {"mixed": "bfloat16", "mixed-float16": "float16"}
-"""From a name of mixed precision to what activations have; weights and optimizer state are then float32."""
+"""Dtype of activations by name of mixed precision; weights and optimizer state are then float32."""
 
 MOST_NODES = 200_000
-"""How many nodes are built: planning time and memory grow with them, and this many take minutes and gigabytes."""
+"""Largest number of nodes of a graph; planning one of this size takes minutes and gigabytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Average:
-    """A state that begins as `init` and follows a tensor times `factor`, iteration by iteration.
+    """A state that starts as `init` and tracks a moving average of `factor` times a tensor.
 
-    `momentum` is how much of the way it moves in one; 0.1 is PyTorch's default for batch norm.
+    `momentum` is the weight of the newest value; 0.1 is PyTorch's default for batch norm.
     """
 
     state: str
@@ -40,9 +40,10 @@ class Average:
 
 @dataclass(frozen=True, slots=True)
 class WrittenGradient:
-    """A gradient that its author wrote, of tensors that consecutive nodes with no gradient of their own make.
+    """A gradient written by the user, for consecutive nodes without gradients of their own.
 
-    `nodes` compute `gradients`, those of `operands`, from `arriving`, which stand for the gradients of `results`.
+    `nodes` compute `gradients`, the gradients of `operands`, from `arriving`, which stand for the gradients of
+    `results`.
     """
 
     results: tuple[str, ...]
@@ -53,16 +54,19 @@ class WrittenGradient:
 
 
 class GraphBuilder:
-    """A graph under construction: add tensors and nodes in an order in which they can run, then `finish`.
+    """A graph under construction: add tensors and nodes in an executable order, then call `finish`.
 
-    `dtype` is what inputs, weights and states get unless they say otherwise. With mixed precision (see MIXED) weights
-    and states have `weight_dtype`, and nodes read 16-bit copies of weights (`copies`, by weight). Of weights that the
-    forward pass changes, `changed` are what they become, which nodes read and the optimizer updates. Weights in
-    `frozen` are not trained; those in `flat` have a gradient of zeros where the loss does not depend on them.
-    `averages` will be kept of what nodes compute; what is `accumulated` adds up over the `micro_batches`. A node with
-    one output gives that tensor the node's own name; one with several appends ".0", ".1", ... unless names are given.
-    Names in `reserved` are the user's: what is added to a model gets no such name, nor one that such a name begins
-    with. Every method raises GraphError for a name already taken and for operands that do not fit the operator.
+    - `dtype` is the default of inputs, weights and states. With mixed precision (see MIXED) weights and states have
+      `weight_dtype`, and nodes read 16-bit copies of weights (`copies`, by weight).
+    - `changed` maps weights that the forward pass changes to their new values, which nodes read and the optimizer
+      updates.
+    - `frozen` weights are not trained. `flat` weights have a gradient of zeros if the loss does not depend on them.
+    - `averages` are moving averages to add. `accumulated` tensors are summed over the `micro_batches`.
+    - `reserved` names belong to the user: tensors added to a model get neither these names nor their prefixes.
+
+    A node with one output gives that tensor the node's own name; a node with several appends ".0", ".1", ... unless
+    names are given. Every method raises GraphError for a name already taken and for operands that do not fit the
+    operator.
 
     >>> builder = GraphBuilder()
     >>> output = builder.apply("relu", builder.input("x", (8, 4)), name="y")
@@ -89,19 +93,19 @@ class GraphBuilder:
 
     @property
     def angle_dtype(self) -> str:
-        """What positions and angles are computed in before they are cast: single precision at least."""
+        """Dtype in which positions and angles are computed before they are cast: at least single precision."""
         return "float64" if self.dtype == "float64" else "float32"
 
     def input(self, name: str, shape: Sequence[int], init: Init = DATA, dtype: str | None = None) -> str:
-        """Add a tensor that the data set (or `init`) provides; return its name."""
+        """Add a tensor provided by the data set (or by `init`); return its name."""
         return self.declare(Tensor(name, tuple(shape), dtype or self.dtype, "input", init))
 
     def integers(self, name: str, shape: Sequence[int], below: int) -> str:
-        """Add an int32 input of a shape [batch, ...] that holds numbers below `below`, as classes; return its name."""
+        """Add an int32 input of shape [batch, ...] with values below `below`, such as classes; return its name."""
         return self.input(name, shape, Init("data", below=below), "int32")
 
     def weight(self, name: str, shape: Sequence[int], init: Init, *, frozen: bool = False) -> str:
-        """Add a parameter, which training changes unless it is frozen; return the name by which nodes read it."""
+        """Add a parameter, trained unless frozen; return the name that nodes read."""
         self.declare(Tensor(name, tuple(shape), self.weight_dtype, "weight", init))
         if frozen:
             self.frozen.add(name)
@@ -116,7 +120,7 @@ class GraphBuilder:
         return self.declare(Tensor(name, tuple(shape), self.weight_dtype, "state", init))
 
     def shared(self, tensor: Tensor) -> str:
-        """Add a tensor that all who need it share, under its name or, where that is another's, a longer one."""
+        """Add a tensor shared by all its readers; return its name, which is extended if another tensor has it."""
         while tensor.name in self.reserved or self.tensors.get(tensor.name, tensor) != tensor:
             tensor = replace(tensor, name=f"{tensor.name}_")
         return tensor.name if tensor.name in self.tensors else self.declare(tensor)
@@ -130,13 +134,13 @@ class GraphBuilder:
         return self.declare(Tensor(name, array.shape, array.dtype.name, role, init))
 
     def cast(self, x: str, dtype: str, name: str) -> str:
-        """Add a node that converts to another dtype; return its output, or x where that has the dtype."""
+        """Add a node that converts x to another dtype; return its output, or x if it has that dtype already."""
         if self._kind(x)[1] == dtype:
             return x
         return self.apply("cast", x, name=name, dtype=dtype)
 
     def apply(self, op: str, /, *inputs: str, name: str, role: str = "activation", **attrs: Value) -> str:
-        """Add a node with one output of that role; return the output's name, which is the node's."""
+        """Add a node with one output, which has the node's name; return the output's name."""
         return self.emit(Node(self._name(name), op, inputs, (), attrs, unroll=self._unroll(name)), role)[0]
 
     def apply_all(
@@ -147,10 +151,13 @@ class GraphBuilder:
         return self.emit(Node(self._name(name), op, inputs, names, attrs, unroll=self._unroll(name)))
 
     def emit(self, node: Node, role: str | Sequence[str] = "activation") -> tuple[str, ...]:
-        """Add `node`; where it has no outputs they are named after it. `role` is the outputs', one or one each."""
+        """Add `node`; return its outputs' names, which derive from the node's if it has none.
+
+        `role` is the role of all outputs, or one role per output.
+        """
         where = f"node {node.name!r} ({node.op})"
         if node.name in self._node_names:
-            raise GraphError(f"{where}: there is a node of that name already")
+            raise GraphError(f"{where}: a node of that name exists already")
         if len(self.nodes) == MOST_NODES:
             raise too_many_nodes(where)
         try:
@@ -169,7 +176,7 @@ class GraphBuilder:
 
     @contextmanager
     def timestep(self, step: int) -> Iterator[None]:
-        """Within, `apply` and `apply_all` append the timestep to names and note it in the nodes' `unroll`."""
+        """Within this context, `apply` and `apply_all` append the timestep to names and set the nodes' `unroll`."""
         outer, self._timestep = self._timestep, step
         try:
             yield
@@ -177,7 +184,10 @@ class GraphBuilder:
             self._timestep = outer
 
     def write_gradient(self, written: WrittenGradient) -> None:
-        """Keep a gradient, with the nodes that follow from what stands for arriving ones, until these are there."""
+        """Record a user-written gradient and take out its nodes until the gradients arrive.
+
+        Its nodes are those that depend on the placeholders of arriving gradients.
+        """
         following, nodes = set(written.arriving), list[Node]()
         for node in self.nodes:
             if not following.isdisjoint(node.inputs):
@@ -188,7 +198,7 @@ class GraphBuilder:
         self.written.append(replace(written, nodes=tuple(nodes)))
 
     def take_back(self, nodes: int, tensors: int, wanted: Iterable[str]) -> None:
-        """Drop what was added since there were so many nodes and tensors, but what the `wanted` tensors follow from."""
+        """Drop the nodes and tensors after the first `nodes` and `tensors`, except those that `wanted` depends on."""
         needed, kept = set(wanted), list[Node]()
         while len(self.nodes) > nodes:
             node = self.nodes.pop()
@@ -202,18 +212,18 @@ class GraphBuilder:
         self.tensors |= {name: tensor for name, tensor in reversed(added) if name in needed}
 
     def rebuild(self, tensors: Mapping[str, Tensor], nodes: Sequence[Node]) -> None:
-        """Replace everything that was built."""
+        """Replace all tensors and nodes."""
         self.tensors, self.nodes = dict(tensors), list(nodes)
         self._node_names = {node.name for node in nodes}
 
     def rename(self, names: Mapping[str, str]) -> None:
-        """Give produced tensors other names, everywhere at once; GraphError if one is taken."""
+        """Rename computed tensors, all at once; raise GraphError if a name is taken."""
         for old, new in names.items():
             self.declare(replace(self.tensors.pop(old), name=new))
         self.nodes = [renamed(node, names) for node in self.nodes]
 
     def set_role(self, name: str, role: str) -> None:
-        """Change a tensor's role; GraphError if there is no such tensor."""
+        """Change a tensor's role; raise GraphError if there is no such tensor."""
         self._kind(name)
         self.tensors[name] = replace(self.tensors[name], role=role)
 
@@ -231,7 +241,7 @@ class GraphBuilder:
         return graph
 
     def shape(self, name: str) -> tuple[int, ...]:
-        """Return a tensor's shape; GraphError if there is no such tensor."""
+        """Return a tensor's shape; raise GraphError if there is no such tensor."""
         return self._kind(name)[0]
 
     def _kind(self, name: str) -> tuple[tuple[int, ...], str]:
@@ -243,7 +253,7 @@ class GraphBuilder:
     def declare(self, tensor: Tensor) -> str:
         """Add a tensor; return its name."""
         if tensor.name in self.tensors:
-            raise GraphError(f"tensor {tensor.name!r}: there is a tensor of that name already")
+            raise GraphError(f"tensor {tensor.name!r}: a tensor of that name exists already")
         self.tensors[tensor.name] = tensor
         return tensor.name
 
@@ -255,8 +265,8 @@ class GraphBuilder:
 
 
 def too_many_nodes(where: str) -> GraphError:
-    """Return the error that a graph outgrows MOST_NODES."""
-    return GraphError(f"{where}: expected at most {MOST_NODES} nodes, found more: a smaller depth or unroll fits")
+    """Return the error for a graph with more than MOST_NODES nodes."""
+    return GraphError(f"{where}: the graph has more than {MOST_NODES} nodes; reduce its depth or unrolled length")
 
 
 def _output_names(node: str, count: int) -> tuple[str, ...]:

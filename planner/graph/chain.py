@@ -1,10 +1,10 @@
-"""The forward pass as a chain of links, with all that goes with each of them: what stages are runs of.
+"""The forward pass as a chain of links; pipeline stages are runs of links.
 
-A link is a node of the forward pass that depends on samples, with those that are the same one at other timesteps; what
-reads each other's results in a circle is one link, and so is what is computed again together. Backward nodes are in the
-links of their forward nodes; a sum of a gradient's terms is in the first link of these, so that the sum crosses to an
-earlier stage, and not its terms. Anything else (sums of other terms, updates, casts of weights) is in the first link of
-what it reads.
+A link is a forward node that depends on samples, together with the same node at other timesteps. Nodes that read each
+other's results in a cycle form one link, and so do nodes that are recomputed together. Backward nodes belong to the
+links of their forward nodes. A sum of a gradient's terms belongs to the first link of its terms, so that the sum
+crosses to an earlier stage and not the terms. Everything else (other sums, updates, casts of weights) belongs to the
+first link among its operands.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ FORWARD = ("activation", "loss")
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """How many links there are, the link of every node and tensor that has one, and the nodes that make links."""
+    """Number of links, the link of every node and tensor that has one, and the forward nodes that form links."""
 
     links: int
     forward: frozenset[str]
@@ -32,7 +32,7 @@ class Chain:
     of_tensor: Mapping[str, int]
 
     def per_link(self, link_of: Mapping[str, int], amounts: Mapping[str, float]) -> NDArray[np.float64]:
-        """Return the amounts of nodes, or of tensors, summed up by their links: [link]."""
+        """Return the amounts of nodes or tensors, summed by link: [link]."""
         total = np.zeros(self.links)
         for name, amount in amounts.items():
             if name in link_of:
@@ -41,21 +41,22 @@ class Chain:
 
 
 def run_behind(runs: Iterable[int], group: int, stages: int) -> int:
-    """Return the run of links of a group's that comes as soon as it can behind others on the backward pass.
+    """Return the latest run of links of a stage that comes no later than the given runs in the forward pass.
 
-    Stages have the runs in turn; the first of the group, if none is behind.
+    Stages take the runs in turn, so the backward pass can compute there as soon as possible. Return the stage's first
+    run if there is no such run.
     """
     last = min(runs, default=group)
     return max(group, last - (last - group) % stages)
 
 
 def is_forward(graph: Graph, node: Node) -> bool:
-    """Tell if a node is of the forward pass, of any micro-batch; one that is computed again is not."""
+    """Return True if a node belongs to the forward pass of any micro-batch and is not recomputed."""
     return node.forward is None and graph.tensors[node.outputs[0]].role in FORWARD
 
 
 def chain_of(graph: Graph) -> Chain:
-    """Return a training graph's chain."""
+    """Return the chain of a training graph."""
     of_node = forward_links(graph, apart=False)
     forward = frozenset(of_node)
     first_use: dict[str, int] = {}
@@ -86,9 +87,9 @@ def of_samples(graph: Graph) -> frozenset[str]:
 
 
 def forward_links(graph: Graph, *, apart: bool = True) -> dict[str, int]:
-    """Return the link of every node of the forward pass that depends on samples, numbered as they come.
+    """Return the link of every forward node that depends on samples, numbered in order.
 
-    Links of which a later one is read by an earlier are one. Those that are computed again together are `apart` or one.
+    Links are merged if an earlier one reads a later one. Links that are recomputed together stay `apart` or are merged.
     """
     samples, numbers = of_samples(graph), dict[str, int]()
     forward = [node for node in graph.nodes if is_forward(graph, node) and not samples.isdisjoint(node.outputs)]
@@ -96,7 +97,7 @@ def forward_links(graph: Graph, *, apart: bool = True) -> dict[str, int]:
     for key in keys.values():
         numbers.setdefault(key, len(numbers))
     number_of_tensor = {name: numbers[keys[node.name]] for node in forward for name in node.outputs}
-    joined = np.zeros(len(numbers) + 1, dtype=np.int64)  # differences of how many circles go through each border
+    joined = np.zeros(len(numbers) + 1, dtype=np.int64)  # differences of the number of cycles across each border
     for node in forward:
         read = max((number_of_tensor[name] for name in node.inputs if name in number_of_tensor), default=-1)
         if read > numbers[keys[node.name]]:
@@ -109,7 +110,7 @@ def forward_links(graph: Graph, *, apart: bool = True) -> dict[str, int]:
 
 
 def _join_segments(graph: Graph, numbers: Mapping[str, int], joined: NDArray[np.int64]) -> None:
-    """Join links of which one computes again what another reads, so that no stage waits for that of an earlier one."""
+    """Merge the links of a recomputed segment, so that no stage waits for recomputation on an earlier stage."""
     again: dict[str, int] = {}
     for node in graph.nodes:
         number = numbers.get(node.forward or "")
@@ -123,9 +124,10 @@ def _join_segments(graph: Graph, numbers: Mapping[str, int], joined: NDArray[np.
 
 
 def crossing_bytes(graph: Graph, chain: Chain) -> NDArray[np.int64]:
-    """Return what a stage of links a to b - 1 reads of others: [a, b], each tensor once, wherever else it is made.
+    """Return the bytes that a stage of links a to b - 1 reads from others: [a, b]. Each tensor counts once.
 
-    A weight is of its first link: a stage that uses it, too, gets it or, where both keep it, the gradient's other term.
+    A weight belongs to its first link. Another stage that uses it receives it or, if both keep it, sends a term of its
+    gradient.
     """
     amounts = np.zeros((chain.links + 2,) * 2, dtype=np.int64)
     for name, links in _readers(graph, chain).items():
@@ -146,10 +148,10 @@ def _readers(graph: Graph, chain: Chain) -> Mapping[str, list[int]]:
 
 
 def _add_reads(amounts: NDArray[np.int64], home: int, links: Iterable[int], nbytes: int) -> None:
-    """Add a tensor to every run [a, b) that holds a reader and not its home, by the first reader within."""
+    """Add a tensor's bytes to every run [a, b) with a reader but without its home, by the first reader inside."""
     end, before = len(amounts) - 2, -1
     for link in links:
-        if link < home:  # runs with this reader as their first that end at or before the home
+        if link < home:  # runs whose first reader this is and that end at or before the home
             _add_box(amounts, (before + 1, link), (link + 1, home), nbytes)
         elif link > home:
             _add_box(amounts, (max(before, home) + 1, link), (link + 1, end), nbytes)
@@ -157,7 +159,7 @@ def _add_reads(amounts: NDArray[np.int64], home: int, links: Iterable[int], nbyt
 
 
 def _add_box(amounts: NDArray[np.int64], begins: tuple[int, int], ends: tuple[int, int], nbytes: int) -> None:
-    """Add to all runs that begin, and that end, from the first to the second; amounts are differences of neighbours."""
+    """Add bytes to all runs [a, b) with a and b in the given inclusive ranges; `amounts` holds differences."""
     for begin, sign in ((begins[0], 1), (begins[1] + 1, -1)):
         amounts[begin, ends[0]] += sign * nbytes
         amounts[begin, ends[1] + 1] -= sign * nbytes

@@ -1,4 +1,4 @@
-"""Validation of a whole graph; run after construction and after every rewrite."""
+"""Validation of a whole graph, run after construction and after every rewrite."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ SOURCE_ROLES = ("input", "weight", "state", "buffer", "constant")
 
 
 def check(graph: Graph) -> None:
-    """Raise GraphError, naming what and where, unless the graph is one that can be planned and run.
+    """Raise GraphError unless the graph can be planned and run.
 
-    Every node's operator is in the catalog and its operands, attributes and outputs agree with the operator's
-    description, in number, shape and dtype; every tensor is produced once, before it is read, or has an `init`;
-    updates, metrics and hints name what exists.
+    Every node's operator must be in the catalog; its operands, attributes and outputs must agree with the operator's
+    description in number, shape and dtype. Every tensor must be produced once, before it is read, or have an `init`.
+    Updates, metrics and hints must name existing tensors and nodes.
     """
     for key, tensor in graph.tensors.items():
         _check_tensor(key, tensor)
@@ -109,11 +109,11 @@ def _check_hints(node: Node, names: set[str]) -> None:
     if node.forward is not None and (node.forward not in names or node.forward == node.name):
         raise GraphError(f"{_at(node)}: its forward node {node.forward!r} does not exist")
     if node.unroll is not None and (not node.unroll[0] or node.unroll[1] < 0):
-        raise GraphError(f"{_at(node)}: unroll must be a cell's name and a timestep from 0, found {node.unroll}")
+        raise GraphError(f"{_at(node)}: unroll must be a cell's name and a timestep of at least 0, found {node.unroll}")
 
 
 def _refuse_order(graph: Graph, producers: Mapping[str, Node], node: Node, tensor: str) -> NoReturn:
-    """Say whether `node` reads `tensor` too early because of a cycle or only because of the list's order."""
+    """Raise GraphError for a cycle, or for a node that is listed before the producer of its operand."""
     feeders = {node.name: [producers[name].name for name in node.inputs if name in producers] for node in graph.nodes}
     try:
         TopologicalSorter(feeders).prepare()
@@ -178,7 +178,7 @@ def _check_updates(graph: Graph, producers: Mapping[str, Node]) -> None:
                 f"{where}: expected shape {old.shape} and dtype {old.dtype}, found {new.shape} and {new.dtype}"
             )
         if target in replaced:
-            raise GraphError(f"{where}: {target!r} updates {replaced[target]!r} already")
+            raise GraphError(f"{where}: {target!r} already updates {replaced[target]!r}")
         replaced[target] = source
 
 
@@ -196,11 +196,11 @@ def _check_accumulated(graph: Graph, producers: Mapping[str, Node]) -> None:
         raise GraphError(f"expected at least 1 micro-batch, found {graph.micro_batches}")
     sums = set(graph.accumulated)
     if strange := sums.difference(producers):
-        raise GraphError(f"accumulated: expected tensors that nodes produce, found {', '.join(sorted(strange))}")
+        raise GraphError(f"accumulated: no node produces {', '.join(sorted(strange))}")
     dependent = depending_on_samples(graph.tensors, graph.nodes, sums)
     for node in graph.nodes if sums else ():
         if not sums.isdisjoint(node.inputs) and not (dependent | sums).isdisjoint(node.outputs):
-            raise GraphError(f"{_at(node)}: runs for every micro-batch, and reads a sum over all of them")
+            raise GraphError(f"{_at(node)}: runs for every micro-batch but reads a sum over all of them")
 
 
 def _at(node: Node) -> str:

@@ -1,8 +1,8 @@
-"""Tensors whose first values are given, not made: their elements stand in the graph itself, as compressed text.
+"""Tensors with given values, stored in the graph itself as compressed text.
 
-The text is base64 of what zlib makes of the elements in row-major order, least significant byte first. A graph is a
-text that people read and mail, so it holds what is small or regular (positions, masks, tables of relative positions);
-weights are no constants.
+The text is base64 of the zlib-compressed elements in row-major order, least significant byte first. Graphs are files
+that people read and send, so only small or regular tensors are stored this way (positions, masks, tables of relative
+positions). Weights are not constants.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from planner.graph.ir import ITEM_BYTES, Init, Tensor
 Array = NDArray[Any]
 
 MOST_CHARACTERS = 1 << 20
-"""Characters that the values of one tensor may take."""
+"""Largest number of characters for the values of one tensor."""
 
 
 def values(array: Array) -> Init:
-    """Return the initial values that an array holds, of a dtype of tensors; GraphError where they take too much."""
+    """Return an Init that holds an array's values; raise GraphError for an unknown dtype or too many characters."""
     content = np.asarray(array)
     if content.dtype.name not in ITEM_BYTES:
         raise GraphError(f"values of dtype {content.dtype}: expected one of {', '.join(ITEM_BYTES)}")
@@ -37,13 +37,13 @@ def values(array: Array) -> Init:
     if len(text) > MOST_CHARACTERS:
         raise GraphError(
             f"values of shape {content.shape} take {len(text)} characters, more than {MOST_CHARACTERS}; "
-            "make them by operators, or give them as an input or a weight"
+            "compute them by operators, or make them an input or a weight"
         )
     return Init("values", values=text)
 
 
 def array_of(tensor: Tensor) -> Array:
-    """Return the values that a tensor begins with, read-only; GraphError unless they are as many as it has elements."""
+    """Return a tensor's initial values, read-only; raise GraphError if their number does not match its shape."""
     return _array(tensor.init.values if tensor.init else "", tensor.shape, tensor.dtype)
 
 
@@ -53,10 +53,10 @@ def _array(text: str, shape: tuple[int, ...], dtype: str) -> Array:
     if len(text) > MOST_CHARACTERS:
         raise GraphError(f"values of {len(text)} characters, expected at most {MOST_CHARACTERS}")
     try:
-        # No text makes more than is expected, so that a small file cannot fill the memory.
+        # Limit the output, so that a small file cannot fill the memory.
         raw = zlib.decompressobj().decompress(b64decode(text, validate=True), nbytes + 1)
     except (binascii.Error, ValueError, zlib.error) as error:
-        raise GraphError(f"values are no base64 text of zlib's: {error}") from error
+        raise GraphError(f"values are not base64-encoded zlib data: {error}") from error
     if len(raw) != nbytes:
         size = f"{len(raw)}" if len(raw) < nbytes else "more"
         raise GraphError(f"values should be {nbytes} bytes for shape {shape} of {dtype}, found {size}")

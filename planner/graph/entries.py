@@ -1,4 +1,4 @@
-"""Entries of a module's state dict, and the tensors of a graph that have their elements."""
+"""Entries of a module's state dict, and the graph tensors that hold their elements."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from planner.graph.ir import Entry, Graph
 
 
 def entries_of(graph: Graph) -> Mapping[str, Entry]:
-    """Return a graph's entries; of a graph that was not imported, its weights under their own names."""
+    """Return a graph's entries; for a graph that was not imported, its weights under their own names."""
     weights = (tensor for tensor in graph.tensors.values() if tensor.role == "weight" and tensor.init is not None)
     return graph.entries or {tensor.name: Entry(tensor.name, tensor.shape, tensor.dtype) for tensor in weights}
 
 
 def content_digest(content: NDArray[np.generic]) -> str:
-    """Return what only entries of the same content have in common."""
+    """Return a digest of an array's contents."""
     return sha256(np.ascontiguousarray(content).tobytes()).hexdigest()
 
 
 def groups(coarse: Sequence[int], fine: Sequence[int]) -> tuple[tuple[int, ...], ...] | None:
-    """Return, for each dimension of `coarse`, the dimensions of `fine` that it runs over; None where there are none.
+    """Return, for each dimension of `coarse`, the dimensions of `fine` that it spans; None if the shapes do not match.
 
-    The elements of both lie in the same order. Every dimension of `fine` is in one group; one of a single element may
-    be in any.
+    The elements of both shapes lie in the same order. Every dimension of `fine` is in one group; a dimension of extent
+    1 may be in any group.
     """
     axes_by_dimension: list[list[int]] = []
     at = 0

@@ -1,4 +1,4 @@
-"""Facts of a graph that reports name."""
+"""Facts about a graph that reports show."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from planner.graph.samples import depending_on_samples
 from tdl.traits import traits_of
 
 TOKENS_RANK = 2
-"""Dimensions of tokens: samples, and places in them."""
+"""Number of dimensions of a tensor of tokens: samples and positions."""
 
 CONTENTS = {
     "input": "inputs",
@@ -25,33 +25,33 @@ CONTENTS = {
     "gradient": "gradients",
     "loss": "activations",
 }
-"""What memory holds tensors of a role for, as reports name it."""
+"""Names of memory contents in reports, by tensor role."""
 
 
 def batch_size(graph: Graph) -> int | None:
-    """Return the samples of one iteration, the least leading extent of what the data set provides; None without any.
+    """Return the samples per iteration: the smallest leading extent of the data set's tensors; None without any.
 
-    A sequence model's labels are flat, one for every token, so theirs is not the number of samples.
+    A sequence model's labels are flat, one per token, so their extent is not the number of samples.
     """
     rows = [graph.micro_batches * tensor.shape[0] for tensor in _data(graph)]
     return min(rows, default=None)
 
 
 def amounts(graph: Graph) -> Mapping[str, int]:
-    """Return what one iteration is of: its samples, and its tokens, where whole numbers in two dimensions are given."""
+    """Return the samples and tokens per iteration; tokens only if there are two-dimensional integer inputs."""
     tokens = [prod(tensor.shape) for tensor in _data(graph) if tensor.dtype == "int32" and len(tensor.shape) == 2]
     counts = {"samples": batch_size(graph), "tokens": max(tokens, default=0) * graph.micro_batches}
     return {name: amount for name, amount in counts.items() if amount}
 
 
 def copies_of_weights(graph: Graph) -> frozenset[str]:
-    """Return what is a weight in another dtype."""
+    """Return the copies of weights in another dtype."""
     converting = (node for node in graph.nodes if traits_of(describe(node, graph.tensors)).converts)
     return frozenset(node.outputs[0] for node in converting if graph.tensors[node.inputs[0]].role == "weight")
 
 
 def masters_of_weights(graph: Graph) -> frozenset[str]:
-    """Return the weights of which the passes read copies in another dtype alone, and what updates make of these."""
+    """Return the weights that both passes read only as copies in another dtype, and their updated values."""
     copies, phase = copies_of_weights(graph), phases(graph)
     copied = {name for node in graph.nodes if not copies.isdisjoint(node.outputs) for name in node.inputs}
     others = (node for node in graph.nodes if copies.isdisjoint(node.outputs) and phase[node.name] != UPDATE)
@@ -71,19 +71,19 @@ def classification(graph: Graph) -> tuple[str, Tensor] | None:
 
 
 def recomputed(graph: Graph) -> int:
-    """Return how many nodes compute again, for the backward pass, what the forward pass did not keep."""
+    """Return the number of nodes that recompute activations for the backward pass."""
     return sum(is_recomputed(graph, node) for node in graph.nodes)
 
 
 def is_recomputed(graph: Graph, node: Node) -> bool:
-    """True if a node computes again what its forward node computed, to which it is tied as a timestep."""
+    """Return True if a node recomputes its forward node, to which it is tied like a timestep."""
     return node.forward is not None and node.unroll is not None and graph.tensors[node.outputs[0]].role == "activation"
 
 
 def nodes_of_replicas(graph: Graph) -> frozenset[str]:
-    """Return the nodes that replicas run alike: those that depend on no sample, or that only take elements of inputs.
+    """Return the nodes that all replicas run identically: they depend on no sample, or only move elements of inputs.
 
-    Inputs are the data, and what the backward pass starts from.
+    Inputs are the data and the seed of the backward pass.
     """
     dependent = depending_on_samples(graph.tensors, graph.nodes)
     alike = (node.name for node in graph.nodes if dependent.isdisjoint((*node.inputs, *node.outputs)))
@@ -93,7 +93,7 @@ def nodes_of_replicas(graph: Graph) -> frozenset[str]:
 
 
 def sequence_length(graph: Graph) -> int | None:
-    """Return the tokens of a sample, where inputs are whole numbers in two dimensions; None where there are none."""
+    """Return the tokens per sample if there are two-dimensional integer inputs; else None."""
     inputs = (tensor for tensor in graph.tensors.values() if tensor.role == "input" and tensor.dtype == "int32")
     return max((tensor.shape[1] for tensor in inputs if len(tensor.shape) == TOKENS_RANK), default=None)
 
@@ -104,7 +104,7 @@ def weight_dtype(graph: Graph) -> str | None:
 
 
 def precision(graph: Graph) -> str:
-    """Return the dtype that most activations have, and that of weights where it is another."""
+    """Return the dtype of most activations, and that of weights if it differs."""
     computed = _most(tensor for tensor in graph.tensors.values() if tensor.role == "activation")
     kept = weight_dtype(graph)
     return f"{computed}, weights {kept}" if computed and kept and computed != kept else computed or kept or "none"
@@ -116,12 +116,12 @@ def _most(tensors: Iterable[Tensor]) -> str | None:
 
 
 def contents(graph: Graph) -> Mapping[str, str]:
-    """Return what memory holds each tensor for."""
+    """Return what memory holds each tensor for, by name."""
     return {name: CONTENTS[tensor.role] for name, tensor in graph.tensors.items()}
 
 
 def no_data_parallelism(graph: Graph, workers: int) -> str:
-    """Say why the samples of one iteration cannot be split over so many workers; nothing where they can."""
+    """Return why the samples of one iteration cannot be split over `workers`; an empty string if they can."""
     samples = batch_size(graph) or 0
     if samples >= workers * graph.micro_batches:
         return ""
@@ -129,9 +129,9 @@ def no_data_parallelism(graph: Graph, workers: int) -> str:
 
 
 def phases(graph: Graph) -> Mapping[str, str]:
-    """Return each node's phase: "forward" up to the first node of the backward pass, "update" behind the last one.
+    """Return each node's phase: "forward" before the first backward node, "update" after the last one.
 
-    What runs once before several micro-batches belongs to "forward", too.
+    Nodes that run once before several micro-batches belong to "forward" too.
     """
     if graph.micro_batches > 1:
         return {name: FORWARD if phase == BEFORE else phase for name, phase in phases_of_nodes(graph).items()}
@@ -144,6 +144,6 @@ def phases(graph: Graph) -> Mapping[str, str]:
 
 
 def _data(graph: Graph) -> list[Tensor]:
-    """Return what the data set provides, or all inputs where it provides nothing; scalars are left out."""
+    """Return the tensors that the data set provides, or all inputs if it provides none; without scalars."""
     inputs = [tensor for tensor in graph.tensors.values() if tensor.role == "input" and tensor.shape]
     return [tensor for tensor in inputs if tensor.init is not None and tensor.init.kind == "data"] or inputs

@@ -1,4 +1,4 @@
-"""Graphs with few of their repeated segments: of a run the first, one like all between, and the last tell of all."""
+"""Shortened graphs: of each run of repeated segments only the first, a representative and the last are kept."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from planner.graph.ir import Graph, Node
 from planner.graph.repeats import Repeats, SegmentPlace, repeats_of
 
 FEW = 3
-"""The first segment, one like all between, the last."""
+"""The first segment, a representative of those between, and the last."""
 
 
 def few_segments(graph: Graph) -> tuple[Graph, tuple[int, ...]]:
-    """Return the graph with three segments of each run, and how many there are; () where it is the graph itself.
+    """Return the graph with three segments per run, and the original lengths; () if the graph is unchanged.
 
-    The segments between must be alike, their backward pass too, and read of their neighbours alone; nothing outside
-    may read of them.
+    The segments between first and last must be equivalent, including their backward pass, and must read only from
+    neighbours. Nothing outside may read from them.
     """
     repeats = repeats_of(graph)
     segments = _Segments(graph, repeats)
@@ -32,7 +32,7 @@ def few_segments(graph: Graph) -> tuple[Graph, tuple[int, ...]]:
 
 
 class _Segments:
-    """What each segment of a graph reads of which other."""
+    """What each segment of a graph reads from which other segment."""
 
     def __init__(self, graph: Graph, repeats: Repeats) -> None:
         self._graph, self._repeats, self._sums = graph, repeats, frozenset(graph.accumulated)
@@ -42,7 +42,7 @@ class _Segments:
             self._members.setdefault(repeats.segment_of(node.name), []).append(node)
 
     def repeat(self, run: range) -> bool:
-        """Tell if a run has more than three segments, and all between the first and last are alike."""
+        """Return True if a run has more than three segments, and all between the first and last are equivalent."""
         first, last, between = run[0], run[-1], run[1:-1]
         if len(run) <= FEW or any(self._described(other) != self._described(between[0]) for other in between[1:]):
             return False
@@ -63,7 +63,7 @@ class _Segments:
         )
 
     def few(self, runs: list[range]) -> Graph:
-        """Return the graph of the first segment, the second and the last of each run, each reading of the next."""
+        """Return the graph of the first, second and last segment of each run, each connected to the next."""
         graph, left_out = self._graph, {segment for run in runs for segment in run[2:-1]}
         nodes = tuple(
             self._joined(runs, node) for node in graph.nodes if self._repeats.segment_of(node.name) not in left_out
@@ -86,7 +86,7 @@ class _Segments:
         return (name for node in self._members.get(segment, ()) for name in node.inputs)
 
     def _described(self, segment: int) -> list[object]:
-        """Return what tells apart the nodes of one segment and another's, where they stand in the program's order."""
+        """Return what distinguishes the nodes of one segment from another's, by position in the program's order."""
         return [self._described_node(node, segment) for node in self._members[segment]]
 
     def _described_node(self, node: Node, segment: int) -> object:
@@ -103,7 +103,7 @@ class _Segments:
         return self._repeats.nodes[node.name].position, node.op, attributes, relative, kinds, sums
 
     def _instead(self, run: range, segment: int, name: str) -> str | None:
-        """Return what a segment that is kept reads for what one that is left out makes; None where there is none."""
+        """Return the tensor that a kept segment reads in place of one from a dropped segment; None if there is none."""
         place = self._repeats.tensors.get(name)
         if place is None:
             return name

@@ -1,13 +1,13 @@
-"""Graphs as plain data: what `graph.json` and the "graph" of `plan.json` hold.
+"""Graphs as plain data: the content of `graph.json` and of "graph" in `plan.json`.
 
 {"tensors": {"w": {"shape": [4, 4], "dtype": "float32", "role": "weight", "init": {"kind": "uniform", "scale": 0.5}}},
- "nodes": [{"name": "fc1", "op": "mm", "inputs": ["x", "w"], "outputs": ["fc1"], "attrs": {"transpose_b": true}}],
- "updates": {"w": "w.next"}, "metrics": {"loss": "loss"}}
+"nodes": [{"name": "fc1", "op": "mm", "inputs": ["x", "w"], "outputs": ["fc1"], "attrs": {"transpose_b": true}}],
+"updates": {"w": "w.next"}, "metrics": {"loss": "loss"}}
 
-A graph that was imported also has "entries": {"fc.weight": {"tensor": "w", "shape": [4, 4], "dtype": "float32"}} and
-"given": ["x"]. One of several micro-batches has "micro_batches": 4, "accumulated": ["w.grad"]. Keys that hold their
-default (no init, attributes, hints or entries) are left out. An attribute's tuples are JSON arrays; an infinite one,
-which JSON has no number for, is {"float": "inf"} or {"float": "-inf"}.
+An imported graph also has "entries": {"fc.weight": {"tensor": "w", "shape": [4, 4], "dtype": "float32"}} and "given":
+["x"]. A graph with several micro-batches has "micro_batches": 4, "accumulated": ["w.grad"]. Keys with their default
+value (no init, attributes, hints or entries) are omitted. Tuples in attributes are JSON arrays. Infinite attributes,
+for which JSON has no number, are {"float": "inf"} or {"float": "-inf"}.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from planner.graph.opaque_ops import CALL, GRADIENT, register_called
 T = TypeVar("T")
 
 MOST_DIGITS = 20
-"""Of a whole number in a file: seeds have the most."""
+"""Largest number of digits of an integer in a file; seeds have the most."""
 
 INFINITE = "float"
-"""The key of what stands for an infinite number."""
+"""Key of the object that represents an infinite number."""
 
 
 class _GraphRecord(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
@@ -107,10 +107,10 @@ def to_data(graph: Graph) -> dict[str, Any]:
 
 
 def from_data(data: object, path: str = "$") -> Graph:
-    """Return the checked graph that `to_data` made `data` from.
+    """Return the checked graph that `to_data` converted to `data`.
 
-    Raises GraphError naming the JSON path (under `path`) of anything missing, unknown or of a wrong type, and
-    whatever `check` finds wrong.
+    Raises GraphError with the JSON path (under `path`) of anything missing, unknown or of a wrong type, and for
+    everything that `check` rejects.
     """
     outer = _convert(data, _Graph, path)
     tensors = {name: _tensor(name, tensor, f"{path}.tensors.{name}") for name, tensor in outer.tensors.items()}
@@ -140,7 +140,10 @@ def from_data(data: object, path: str = "$") -> Graph:
 
 
 def load_graph(file: Path) -> Graph:
-    """Read a graph.json; GraphError, naming the file, if it is not one. OSError if it cannot be read."""
+    """Read a graph.json.
+
+    Raise GraphError, with the file's name, if it is malformed, and OSError if it is unreadable.
+    """
     content = file.read_bytes()
     if file_format := format_of(content):
         raise GraphError(f"{file}: expected a plan or a graph, found a file of format {file_format!r}")
@@ -159,7 +162,10 @@ def _convert(data: object, kind: type[T], path: str) -> T:
 
 
 def read_json(content: bytes) -> Any:
-    """Return plain data; a GraphError for what is no JSON, or beyond what a file may hold of digits and nesting."""
+    """Return plain data.
+
+    Raise GraphError if it is not JSON, nested too deeply, or has a number with too many digits.
+    """
     try:
         return json.loads(content, object_pairs_hook=_object, parse_int=_integer)
     except RecursionError as error:
@@ -171,19 +177,19 @@ def read_json(content: bytes) -> Any:
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return a JSON object's pairs as a dict; a GraphError names a key that occurs twice."""
+    """Return a JSON object's pairs as a dict; raise GraphError for a key that occurs twice."""
     content = dict(pairs)
     if len(content) < len(pairs):
         keys = [key for key, _ in pairs]
         raise GraphError(f"key {next(key for key in keys if keys.count(key) > 1)!r} occurs twice in one object")
     for text in (*content, *(value for value in content.values() if isinstance(value, str))):
-        text.encode()  # half of a character, as JSON can say it, is no text
+        text.encode()  # JSON can express half of a surrogate pair, which is not text
     return content
 
 
 def _integer(digits: str) -> int:
     if len(digits) > MOST_DIGITS:
-        raise GraphError(f"expected whole numbers of at most {MOST_DIGITS} digits, found {digits[:MOST_DIGITS]}...")
+        raise GraphError(f"numbers may have at most {MOST_DIGITS} digits, found {digits[:MOST_DIGITS]}...")
     return int(digits)
 
 
@@ -204,7 +210,7 @@ def _node(data: object, path: str) -> Node:
 
 
 def _plain(value: Any) -> Any:
-    """Return an attribute's value as JSON has it."""
+    """Return an attribute's value as JSON data."""
     if isinstance(value, Mapping):
         return {key: _plain(item) for key, item in value.items()}
     if isinstance(value, tuple):

@@ -1,4 +1,4 @@
-"""The training graph: tensors, nodes, the loop's updates. Data only; the checker is in `checking.py`."""
+"""The training graph: tensors, nodes and the loop's updates. Data only; `checking.py` validates it."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ FLOATING = ("float16", "bfloat16", "float32", "float64")
 
 @dataclass(frozen=True, slots=True)
 class Init:
-    """How a tensor that no node produces gets its first values.
+    """Initial values of a tensor that no node produces.
 
     `kind` is "zeros", "ones", "uniform" (values in [-scale, scale) from the global hash), "integers" (0 <= value <
-    below, from the global hash), "values" (these: see `constants.py`) or "data" (from the data set; for labels, `below`
-    is the number of classes, and `ignored` the number that they may hold besides).
+    below, from the global hash), "values" (given values, see `constants.py`) or "data" (from the data set). For labels,
+    `below` is the number of classes and `ignored` an additional value that they may hold.
     """
 
     kind: str
@@ -33,10 +33,11 @@ class Init:
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """A named array of the graph; `init` is None exactly where a node produces it.
+    """A named array of the graph; `init` is None exactly if a node produces it.
 
-    Of what no node produces, an "input" is given for every iteration, a "weight" is trained or frozen, a "state" is the
-    optimizer's, a "buffer" belongs to the model and is not trained, and a "constant" never changes.
+    Tensors that no node produces have one of five roles: an "input" is given for every iteration, a "weight" is trained
+    or frozen, a "state" belongs to the optimizer, a "buffer" belongs to the model and is not trained, and a "constant"
+    never changes.
     """
 
     name: str
@@ -60,10 +61,10 @@ class Tensor:
 class Node:
     """One operator applied to tensors.
 
-    `forward` names the forward node that a backward node came from, or that is computed again; `unroll` is (cell node,
-    timestep) for a node of an unrolled recurrent cell, and a backward node has its forward node's. Both are hints for
-    coarsening. `attrs` holds plain values; the attribute `extents` gives the extents of index variables that shapes do
-    not determine. `line` is the line of the user's source that asked for it, as file:line, where it is known.
+    `forward` names the forward node that a backward node differentiates, or that a node recomputes. `unroll` is (cell
+    node, timestep) for a node of an unrolled recurrent cell; a backward node has that of its forward node. Both are
+    hints for coarsening. `attrs` holds plain values; the attribute `extents` gives the extents of index variables that
+    shapes do not determine. `line` is the line of user code that created the node, as file:line, if known.
     """
 
     name: str
@@ -77,7 +78,7 @@ class Node:
 
 
 def renamed(node: Node, names: Mapping[str, str]) -> Node:
-    """The node with other names of its tensors."""
+    """Return the node with its tensors renamed."""
     if names.keys().isdisjoint((*node.inputs, *node.outputs)):
         return node
     inputs = tuple(names.get(name, name) for name in node.inputs)
@@ -86,13 +87,13 @@ def renamed(node: Node, names: Mapping[str, str]) -> Node:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """An entry of the state dict of the module that a graph was imported from: a parameter or a buffer.
+    """An entry of the state dict of the imported module: a parameter or a buffer.
 
-    `tensor` is the graph's that has its elements, in the same order, perhaps with finer dimensions (see
-    `planner/layout/region.py`); several names of one weight name one tensor. None: the graph has no use for it, or
-    holds its content in nodes; `digest` is then that of the content, where it is known (see `content_digest`), and
-    `counts` is by how much it grows in an iteration, if it counts them. `dtype` is the module's: its whole numbers may
-    have 64 bits.
+    `tensor` is the graph's tensor with the same elements in the same order, perhaps with finer dimensions (see
+    `planner/layout/region.py`); several names of one weight share a tensor. It is None if the graph has no use for the
+    entry, or holds its content in nodes; `digest` then identifies the content if it is known (see `content_digest`).
+    `counts` is the increment per iteration of an entry that counts iterations. `dtype` is the module's dtype, which may
+    be a 64-bit integer.
     """
 
     tensor: str | None
@@ -104,13 +105,15 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Graph(Shown):
-    """A training iteration: nodes in an order in which they can run.
+    """A training iteration: nodes in an executable order.
 
-    `updates` maps each tensor that the iteration changes (weights, optimizer state) to the tensor that replaces it;
-    `metrics` names the tensors reported while training ("loss", "logits", "labels"). `entries` are those of the state
-    dict of the module that the graph was imported from, by name, `given` the names of its inputs and targets, those too
-    that nothing reads. Of several `micro_batches` it is one's; the tensors `accumulated` add up over all before
-    anything reads them (see `micro_batches.py`). `name` is what people call it.
+    - `updates` maps each tensor that the iteration changes (weights, optimizer state) to its replacement.
+    - `metrics` names the tensors reported while training ("loss", "logits", "labels").
+    - `entries` are the state dict's entries of the imported module, by name.
+    - `given` names the module's inputs and targets, including unused ones.
+    - With several `micro_batches` the graph describes one of them, and the tensors `accumulated` are summed over all
+      before anything reads them (see `micro_batches.py`).
+    - `name` is shown to users.
     """
 
     tensors: Mapping[str, Tensor]

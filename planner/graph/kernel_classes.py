@@ -1,4 +1,4 @@
-"""Classes of kernels: what profiles of others and predictions are compared by."""
+"""Kernel classes, for comparing profiles with predictions."""
 
 from __future__ import annotations
 
@@ -21,11 +21,13 @@ OF_CATEGORY: Mapping[str, KernelClass] = {
     "matmul": "product", "convolution": "product", "reduction": "reduction", "elementwise": "element-wise",
     "other": "movement",
 }  # fmt: skip
-"""Classes of what is neither attention nor a normalization, by what an operator's description says."""
+"""Classes by operator category, for operators that are neither attention nor a normalization."""
 
 
 def class_of(category: str, function: Function | None, *, attends: bool) -> KernelClass:
-    """Return the class of a kernel before the update, of which `function` is its operator's or whose gradient it makes.
+    """Return the class of a kernel that is not part of the update.
+
+    `function` is that of the kernel's operator, or of the operator whose gradient it computes.
 
     >>> class_of("elementwise", "norm", attends=False), class_of("matmul", None, attends=False)
     ('normalization', 'product')
@@ -38,7 +40,7 @@ def class_of(category: str, function: Function | None, *, attends: bool) -> Kern
 
 
 def kernel_classes(graph: Graph) -> Mapping[str, KernelClass]:
-    """Return the class of every node of a graph."""
+    """Return the class of every node of a graph, by name."""
     nodes, phase = {node.name: node for node in graph.nodes}, phases(graph)
     operators = dict(parts_of_operators(graph.nodes))
 

@@ -1,9 +1,9 @@
-"""Micro-batches: a graph is that of one of them, and says what adds up over all.
+"""Micro-batches: a graph describes one of them, and names the tensors that are summed over all.
 
-The gradients of weights, and the loss, are summed over the micro-batches before anything reads them (`accumulated`).
-What leads to such a sum from a sample runs for every micro-batch: forward, and from the first node of the backward pass
-on backward. What these need and no sample changes, such as copies of weights in another dtype, is made once before;
-what reads the sums, once behind.
+Weight gradients and the loss are summed over the micro-batches before anything reads them (`accumulated`). Nodes
+between a sample and such a sum run for every micro-batch: in the phase forward, and in the phase backward from the
+first backward node on. Nodes that these need and no sample affects, such as casts of weights, run once before; nodes
+that read the sums run once after.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from planner.graph.ir import Graph, Node, Tensor
 from planner.graph.samples import depending_on_samples, holds_samples
 
 BEFORE, FORWARD, BACKWARD, UPDATE = PHASES = ("before", "forward", "backward", "update")
-"""In the order of a program; the two in the middle run for every micro-batch."""
+"""The phases in program order; the middle two run for every micro-batch."""
 
 EVERY = (FORWARD, BACKWARD)
 
 
 def phases_of_nodes(graph: Graph) -> dict[str, str]:
-    """Return which phase every node of a graph of several micro-batches belongs to; without, all are one: "forward"."""
+    """Return the phase of every node; without micro-batches all nodes are in "forward"."""
     if graph.micro_batches == 1:
         return dict.fromkeys((node.name for node in graph.nodes), FORWARD)
     every = _nodes_of_every_micro_batch(graph)
@@ -42,7 +42,7 @@ def phases_of_nodes(graph: Graph) -> dict[str, str]:
 
 
 def adding_up_together(graph: Graph) -> Graph:
-    """Return the graph in which terms that add up apart, each in a stage of its own, do so as their sum."""
+    """Return the graph with sums accumulated as one tensor instead of as terms in several stages."""
     sums = dict.fromkeys(graph.accumulated)
     for node in graph.nodes:
         if accumulates(node, graph.tensors) and sums.keys() >= set(node.inputs):
@@ -56,17 +56,20 @@ def runs_of(phase: str, graph: Graph) -> int:
 
 
 def copies_stored(graph: Graph, name: str) -> int:
-    """Return how many of a tensor are stored all the time: what holds samples is there for every micro-batch."""
+    """Return the number of copies of a tensor stored throughout: one per micro-batch if it holds samples."""
     return graph.micro_batches if holds_samples(graph.tensors[name]) else 1
 
 
 def in_order_of_phases(nodes: Iterable[Node], phases: Mapping[str, str]) -> list[Node]:
-    """Return the nodes, those of one phase after those of another."""
+    """Return the nodes sorted by phase."""
     return sorted(nodes, key=lambda node: PHASES.index(phases[node.name]))
 
 
 def _nodes_of_every_micro_batch(graph: Graph) -> set[str]:
-    """Return the nodes that make a sum, or depend on samples, or on copies, but through sums alone."""
+    """Return the nodes that run for every micro-batch.
+
+    They compute a sum, or depend on samples or on copies other than through sums alone.
+    """
     sums = set(graph.accumulated)
     tensors = depending_on_samples(graph.tensors, graph.nodes, sums)
     for node in graph.nodes:
@@ -78,9 +81,9 @@ def _nodes_of_every_micro_batch(graph: Graph) -> set[str]:
 
 
 def accumulate(builder: GraphBuilder, gradients: Mapping[str, str], loss: str) -> tuple[dict[str, str], str]:
-    """Let the gradients, and the loss, add up over the builder's micro-batches; return the sums, and the mean loss.
+    """Accumulate the gradients and the loss over the builder's micro-batches; return the sums, and the mean loss.
 
-    `gradients` must be those of the mean loss, that is, of a micro-batch's divided by their number.
+    `gradients` must be those of the mean loss: of a micro-batch's loss divided by the number of micro-batches.
     """
     sums = _Sums(builder, (*gradients.values(), loss))
     totals = {weight: sums.total(gradient) for weight, gradient in gradients.items()}
@@ -90,12 +93,12 @@ def accumulate(builder: GraphBuilder, gradients: Mapping[str, str], loss: str) -
 
 
 def can_add_up(node: Node, tensors: Mapping[str, Tensor]) -> bool:
-    """Whether a node can add what it makes to what it made of another micro-batch, however it is split."""
+    """Return True if a node can add its result to that of another micro-batch, under every split."""
     return {split.reducer for split in describe(node, tensors).strategies.values()} <= {None, "Sum"}
 
 
 class _Sums:
-    """Sums over all micro-batches, each made once; `wanted` are the tensors that are to add up."""
+    """Sums over all micro-batches, each created once; `wanted` are the tensors to accumulate."""
 
     def __init__(self, builder: GraphBuilder, wanted: Iterable[str]) -> None:
         self._builder = builder
@@ -105,7 +108,7 @@ class _Sums:
         self._totals: dict[str, str] = {}
 
     def total(self, tensor: str) -> str:
-        """Let a tensor add up; return the name of its sum, its own unless something else wants the terms."""
+        """Accumulate a tensor; return the name of its sum, which is its own unless another node reads the terms."""
         if tensor not in self._totals:
             self._totals[tensor] = self._accumulated(tensor)
         return self._totals[tensor]
@@ -117,7 +120,7 @@ class _Sums:
         return tensor
 
     def _adds_up(self, tensor: str) -> bool:
-        """True if a tensor's node can add to what it made of another micro-batch, and nothing else wants the terms."""
+        """Return True if a tensor's node can accumulate in place, and no other node reads the terms."""
         node = self._producers.get(tensor)
         if node is None or not self._own.issuperset(node.outputs):
             return False

@@ -1,8 +1,8 @@
-"""Operators of PyTorch that are called as they are: opaque, with a gradient that PyTorch's autograd computes.
+"""PyTorch operators called as they are: opaque, differentiated by PyTorch's autograd.
 
-They are in the catalog once a graph has one. A node says which operator of PyTorch it is (`target`), what it is given
-besides tensors (`arguments`, in which {"tensor": n} is operand n), what dtypes PyTorch has where the graph has
-others (`given`), and which operands have a gradient (`differentiable`).
+They are added to the catalog when a graph first uses one. A node names the PyTorch operator (`target`), its non-tensor
+arguments (`arguments`, in which {"tensor": n} is operand n), the PyTorch dtypes that the graph represents by others
+(`given`), and the operands that have a gradient (`differentiable`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ CALL = "torch_call"
 GRADIENT = "torch_call_backward"
 
 OWN_NAMESPACES = ("aten", "prims")
-"""Namespaces of operators that PyTorch has by itself, and that compute tensors."""
+"""Namespaces of PyTorch's own operators that compute tensors."""
 
 OPERATORS = (
     tdl.opaque(CALL, "target", "arguments", "given", "differentiable"),
@@ -26,18 +26,18 @@ OPERATORS = (
 
 
 def calls_pytorch(graph: Graph) -> bool:
-    """Return True if a graph has operators of PyTorch that are called, forwards or backwards."""
+    """Return True if a graph calls PyTorch operators, forward or backward."""
     return any(node.op in (CALL, GRADIENT) for node in graph.nodes)
 
 
 def others_called(graph: Graph) -> list[str]:
-    """Return the operators that a graph calls and PyTorch does not have by itself."""
+    """Return the operators that a graph calls and that are not PyTorch's own."""
     targets = (str(node.attrs["target"]) for node in graph.nodes if node.op in (CALL, GRADIENT))
     return [target for target in targets if target.partition(".")[0] not in OWN_NAMESPACES]
 
 
 def register_called() -> None:
-    """Add the operators to the catalog, and the gradient rule, if they are not there yet."""
+    """Add the operators to the catalog, with their gradient rule, unless they are there."""
     if CALL not in tdl.catalog:
         for operator in OPERATORS:
             tdl.register(operator)
@@ -45,7 +45,7 @@ def register_called() -> None:
 
 
 def _gradient(b: Backward) -> Gradients:
-    """Emit one node that computes the gradients of all operands that have one and are wanted."""
+    """Emit one node that computes the gradients of all operands that have a gradient and need it."""
     differentiable = cast("tuple[int, ...]", b.node.attrs["differentiable"])
     wanted = tuple(operand for operand in differentiable if b.wanted[operand])
     arriving = {output: gradient for output, gradient in enumerate(b.arriving) if gradient is not None}

@@ -1,7 +1,7 @@
-"""Optimizers: append the nodes that update the weights, and say which tensor replaces which.
+"""Optimizers: append the nodes that update the weights; return which tensor replaces which.
 
 An optimizer is an operator of the catalog. Its operands are a weight, its gradient, states of the weight's shape and,
-called `t`, the number of steps taken; its outputs replace the weight and its states; its attributes are constants.
+named `t`, the number of steps taken. Its outputs replace the weight and its states; its attributes are constants.
 """
 
 from __future__ import annotations
@@ -19,27 +19,27 @@ from planner.graph.ir import Node, Tensor, Value
 from tensor_partitioner.display import Shown
 
 LEAST_NORM = 1e-6
-"""What is added to the norm that is divided by; as PyTorch does."""
+"""Added to the norm in the divisor, as in PyTorch."""
 
 NARROW = ("float16", "bfloat16")
 
 
 def clip_by_value(builder: GraphBuilder, gradients: Mapping[str, str], most: float) -> dict[str, str]:
-    """Append the nodes that bound every element from -most to most; return the gradients' new names, by weight."""
+    """Append the nodes that clamp every element to [-most, most]; return the gradients' new names, by weight."""
     emit = partial(builder.apply, "clamp", role="gradient", min=-most, max=most)
     return {weight: emit(gradient, name=f"{weight}.grad.bounded") for weight, gradient in gradients.items()}
 
 
 def clip_by_norm(builder: GraphBuilder, gradients: Mapping[str, str], most: float) -> dict[str, str]:
-    """Append the nodes that scale all gradients alike where their norm is above `most`; return their new names.
+    """Append the nodes that scale all gradients by one factor if their norm exceeds `most`; return their new names.
 
-    The norm is the root of the sum of all elements' squares. What `torch.nn.utils.clip_grad_norm_` computes.
+    The norm is the square root of the sum of squares of all elements, as in `torch.nn.utils.clip_grad_norm_`.
     """
     if not gradients:
         return {}
     emit = partial(builder.apply, role="gradient")
     squares = [_sum_of_squares(builder, weight, gradient) for weight, gradient in gradients.items()]
-    # One operand of an operator for each, where a sum of them would tie how alike gradients are split.
+    # `stack` has one operand per square; a sum of the squares would tie the layouts of all gradients.
     stacked = emit("stack", *squares, name="clip.squares", dim=0)
     norm = emit("sqrt", emit("sum", stacked, name="clip.total", dims=(0,)), name="clip.norm")
     above = emit("add_scalar", norm, name="clip.above", value=LEAST_NORM)
@@ -49,7 +49,7 @@ def clip_by_norm(builder: GraphBuilder, gradients: Mapping[str, str], most: floa
 
 
 def _sum_of_squares(builder: GraphBuilder, weight: str, gradient: str) -> str:
-    """Return the sum of a gradient's squares, in single precision at least."""
+    """Return the sum of a gradient's squares, in at least single precision."""
     emit = partial(builder.apply, role="gradient")
     if builder.tensors[gradient].dtype in NARROW:
         gradient = emit("cast", gradient, name=f"{weight}.grad.wide", dtype="float32")
@@ -74,16 +74,16 @@ OPTIMIZERS: dict[str, str | None] = {
     "adagrad": "adagrad",
     "none": None,
 }
-"""From each optimizer to the operator that updates one weight; `none` computes gradients and updates nothing."""
+"""Operator that updates one weight, by optimizer; `none` computes gradients and updates nothing."""
 
 CLIPPING = ("clip_norm", "clip_value")
-"""What all gradients together are clipped to."""
+"""Options that clip all gradients together."""
 
 OF_GRADIENTS = (*CLIPPING, "weight_decay")
-"""What is done to gradients before any optimizer, by operators of their own."""
+"""Options applied to gradients before any optimizer, by separate operators."""
 
 DECAYED = ".grad.decayed"
-"""What the sum of a weight's gradient and its decay is called, after the weight."""
+"""Suffix of the sum of a weight's gradient and its decay."""
 
 STEPS = "t"
 LEAST_FLOAT16 = 2.0**-24
@@ -91,11 +91,11 @@ LEAST_FLOAT16 = 2.0**-24
 
 @dataclass(frozen=True, slots=True)
 class Optimizer(Shown):
-    """Which optimizer, and the constants of all: a field is the attribute of its name of the operators that have it.
+    """An optimizer and its constants; each field is the operator's attribute of that name.
 
-    Before it updates weights `clip_value` bounds every element of their gradients, and `clip_norm` the norm of all of
-    them together, where they are not None; then `weight_decay` times the weight is added to each, as PyTorch's
-    optimizers but AdamW do, whose `decay` shrinks weights by themselves. Raises GraphError for a value out of range.
+    Before the update, `clip_value` bounds every element of the gradients and `clip_norm` the norm of all gradients
+    together, unless None. Then `weight_decay` times the weight is added to each gradient, as PyTorch's optimizers other
+    than AdamW do; AdamW's `decay` shrinks weights directly. Raises GraphError for a value out of range.
     """
 
     name: str = "momentum"
@@ -111,7 +111,7 @@ class Optimizer(Shown):
     weight_decay: float = 0.0
 
     def __post_init__(self) -> None:
-        """Check every number that has limits of its own."""
+        """Check every number that has a range."""
         for name in CLIPPING:
             most = getattr(self, name)
             if most is not None and not (type(most) in (int, float) and 0 < most < math.inf):
@@ -119,31 +119,31 @@ class Optimizer(Shown):
         for name in ("beta1", "beta2", "alpha"):
             share = getattr(self, name)
             if not (type(share) in (int, float) and 0 <= share < 1):
-                raise GraphError(f"{name} must be a number from 0 and below 1, found {share!r}")
+                raise GraphError(f"{name} must be at least 0 and below 1, found {share!r}")
         if not (type(self.eps) in (int, float) and 0 < self.eps < math.inf):
             raise GraphError(f"eps must be a finite number above 0, found {self.eps!r}")
         if not (type(self.weight_decay) in (int, float) and 0 <= self.weight_decay < math.inf):
-            raise GraphError(f"weight_decay must be a finite number from 0, found {self.weight_decay!r}")
+            raise GraphError(f"weight_decay must be a finite number of at least 0, found {self.weight_decay!r}")
 
 
 CONSTANTS = tuple(field.name for field in fields(Optimizer) if field.name not in ("name", *OF_GRADIENTS))
 
 
 def operator_of(name: str) -> str | None:
-    """Return the operator of an optimizer, None of the one that updates nothing; GraphError for an unknown one."""
+    """Return the operator of an optimizer, None for "none"; raise GraphError for an unknown optimizer."""
     if name not in OPTIMIZERS:
         raise GraphError(f"unknown optimizer {name!r}, expected one of {', '.join(OPTIMIZERS)}")
     return OPTIMIZERS[name]
 
 
 def constants_of(name: str) -> tuple[str, ...]:
-    """Return the names of an optimizer's constants; GraphError for an unknown optimizer."""
+    """Return the names of an optimizer's constants; raise GraphError for an unknown optimizer."""
     op = operator_of(name)
     return () if op is None else tuple(tdl.catalog[op].attributes)
 
 
 Updates = dict[str, str]
-"""From each tensor that the iteration changes to the one that replaces it."""
+"""Maps each tensor that the iteration changes to its replacement."""
 
 
 def update_weights(
@@ -151,10 +151,10 @@ def update_weights(
 ) -> Updates:
     """Append one update per weight of `gradients` (weight -> its gradient); return the updates.
 
-    A weight w, or what the forward pass made of it, is updated to "w.next"; its states, called as the operator's
-    operands ("w.velocity"; "w.m" and "w.v"), likewise, and the step count "step". Where weights have optimizers of
-    their own, by name, these clip alike, since the norm is that of all gradients together. Raises GraphError for an
-    unknown optimizer, and for what does not fit.
+    A weight w, or its value after the forward pass, is updated to "w.next"; its states, named after the operator's
+    operands ("w.velocity"; "w.m" and "w.v"), and the step count "step" likewise. Weights may have individual
+    optimizers, by name, but their clipping options must be equal, because the norm is that of all gradients together.
+    Raises GraphError for an unknown optimizer and for inconsistent options.
     """
     optimizers = dict.fromkeys(gradients, optimizer) if isinstance(optimizer, Optimizer) else optimizer
     operators = {weight: op for weight in gradients if (op := operator_of(optimizers[weight].name)) is not None}
@@ -180,16 +180,16 @@ def _check_epsilon(builder: GraphBuilder, attrs: Mapping[str, Value]) -> None:
     eps = attrs.get("eps")
     if builder.weight_dtype == "float16" and isinstance(eps, float) and eps < LEAST_FLOAT16:
         raise GraphError(
-            f"eps must be at least {LEAST_FLOAT16:.2g} in float16, where less is zero, found {eps:g};"
+            f"eps must be at least {LEAST_FLOAT16:.2g} in float16, where smaller values are zero, found {eps:g};"
             " mixed-float16 keeps optimizer state in float32"
         )
 
 
 def _clipped(builder: GraphBuilder, gradients: Mapping[str, str], optimizers: Sequence[Optimizer]) -> Mapping[str, str]:
-    """Append what clips gradients; return their new names, by weight."""
+    """Append the nodes that clip gradients; return the gradients' new names, by weight."""
     wanted = {tuple(getattr(optimizer, name) for name in CLIPPING) for optimizer in optimizers}
     if len(wanted) > 1:
-        raise GraphError(f"expected one {' and one '.join(CLIPPING)} for all weights, found {sorted(map(str, wanted))}")
+        raise GraphError(f"all weights must have the same {' and '.join(CLIPPING)}, found {sorted(map(str, wanted))}")
     ((norm, value),) = wanted
     if value is not None:
         gradients = clip_by_value(builder, gradients, value)
@@ -199,7 +199,7 @@ def _clipped(builder: GraphBuilder, gradients: Mapping[str, str], optimizers: Se
 
 
 def _with_decay(builder: GraphBuilder, weight: str, gradient: str, factor: float) -> str:
-    """Append what adds a multiple of the weight to its gradient; return the sum's name."""
+    """Append the nodes that add a multiple of the weight to its gradient; return the sum's name."""
     if not factor:
         return gradient
     value = builder.changed.get(weight, weight)
@@ -208,7 +208,7 @@ def _with_decay(builder: GraphBuilder, weight: str, gradient: str, factor: float
 
 
 def _updated(builder: GraphBuilder, op: str, operands: tuple[str, str, str], attrs: Mapping[str, Value]) -> Updates:
-    """Append the node that updates one weight, and its states, from its gradient and the number of steps."""
+    """Append the node that updates one weight and its states from its gradient and the number of steps."""
     weight, gradient, steps = operands
     rest = tdl.catalog[op].operands[2:]
     names = {operand: f"{weight}.{operand}" for operand in rest if operand != STEPS}

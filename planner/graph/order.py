@@ -1,11 +1,12 @@
-"""The order of a graph that its structure alone gives, whatever order and names its nodes came in.
+"""Canonical order of a graph's nodes, which depends only on its structure and not on their order or names.
 
-Kernels are priced by what stands beside them, and layers are found by what repeats, so a graph is put in this order
-before it is planned or priced. Of the forward pass the unit is an operator with its parts, as a norm with its mean. A
-cluster is a tree of units of which each but its root is read by one other alone. What a cluster reads is made before
-it, in the order of its operands; but first, of that which takes longest, what this reads in turn: an encoder comes
-before the decoder. In a cluster units come as they are read, but where a kernel may make a unit with the one that reads
-it, both stand together. The backward pass follows in reverse, and the rest by its distance from the updates.
+Kernel prices depend on neighbouring kernels, and layers are detected by repetition, so graphs are put into this order
+before they are planned or priced. In the forward pass the unit is an operator with its parts, such as a norm with its
+mean. A cluster is a tree of units in which each unit but the root has exactly one reader. A cluster comes after the
+clusters it reads, in the order of its operands; before these come the operands of the one with the longest path, so
+that an encoder precedes the decoder. Within a cluster, units are in the order in which they are read; a unit that may
+be fused with its reader stands next to it. The backward pass follows in reverse order, and the rest by distance from
+the updates.
 """
 
 from __future__ import annotations
@@ -24,20 +25,20 @@ from planner.graph.infer import describe
 from planner.graph.ir import Graph, Node
 
 PRODUCTS = ("matmul", "convolution")
-"""Categories of operators that are kernels of their own."""
+"""Categories of operators that are separate kernels."""
 
 LAST = 1 << 60
-"""The place of what belongs to no node of the forward pass, such as the number of steps."""
+"""Position of nodes that belong to no forward node, such as the step count."""
 
 UNMADE = -1, 0
-"""Where what no node makes is made."""
+"""Position of tensors that no node produces."""
 
 MOST = 1 << 14
 Key = tuple[Any, ...]
 
 
 def in_structural_order(graph: Graph) -> Graph:
-    """Return the graph with its nodes, tensors and updates in the order that its structure gives.
+    """Return the graph with its nodes, tensors and updates in the canonical order.
 
     >>> import planner
     >>> from dataclasses import replace
@@ -59,7 +60,7 @@ def in_structural_order(graph: Graph) -> Graph:
 
 
 def parts_of_operators(nodes: Iterable[Node]) -> Iterator[tuple[str, str]]:
-    """Yield forward nodes that make a part of another node's operator, and that one's name."""
+    """Yield pairs of a forward node that computes a part of another node's operator, and that node's name."""
     forward = [node for node in nodes if node.forward is None]
     makers = {name: node.name for node in forward for name in node.outputs}
     for node in forward:
@@ -72,7 +73,7 @@ def parts_of_operators(nodes: Iterable[Node]) -> Iterator[tuple[str, str]]:
 
 
 class _Ordering:
-    """The whole graph: forward nodes by their numbers, backward ones by those of their forward nodes."""
+    """The order of the whole graph; backward nodes are ordered by the numbers of their forward nodes."""
 
     def __init__(self, graph: Graph) -> None:
         self._graph, self._nodes = graph, {node.name: node for node in graph.nodes}
@@ -96,7 +97,7 @@ class _Ordering:
         return [self._makers[name] for name in dict.fromkeys(node.inputs) if name in self._makers]
 
     def nodes(self) -> tuple[Node, ...]:
-        """Return the nodes: of those that can run, that of the least key is next."""
+        """Return the nodes: the next one is always the executable node with the smallest key."""
         result: list[Node] = []
         for name in _by_keys({name: self._makers_of(node) for name, node in self._nodes.items()}, self._key):
             node = self._nodes[name]
@@ -105,7 +106,7 @@ class _Ordering:
         return tuple(result)
 
     def _key(self, name: str) -> Key:
-        """Return the key of a node whose operands are there; it keeps the place in the forward pass of its results."""
+        """Return the key of a node whose operands are available; also record the forward position of its results."""
         node = self._nodes[name]
         tie = (
             [self._made.get(operand, UNMADE) for operand in node.inputs],
@@ -134,12 +135,12 @@ class _Ordering:
         return (0, place, [], tie) if aside and self._is_forward(node) else (2, -self._distances[name], place, tie)
 
     def _is_forward(self, node: Node) -> bool:
-        """Tell if a node that no metric needs reads of the forward pass alone, as an average over iterations does."""
+        """Return True if a node that no metric needs reads only the forward pass, as a moving average does."""
         return all(maker.name in self._numbers for maker in self._makers_of(node))
 
 
 class _Forward:
-    """Units of what metrics are made of, named by their operators' nodes, in the order in which metrics need them."""
+    """Units that the metrics depend on, named by their operators' nodes, in the order in which metrics need them."""
 
     def __init__(self, graph: Graph, makers: Mapping[str, Node], samples: frozenset[str]) -> None:
         self._makers, self._samples = makers, samples
@@ -160,13 +161,13 @@ class _Forward:
         self._post = list(_behind(self._sinks, self._reads))
 
     def _read_by(self, unit: str) -> list[str]:
-        """Return the units that one reads of, in the order of its operator's operands, then of its parts'."""
+        """Return the units that one reads, in the order of its operator's operands, then of its parts'."""
         nodes = (self._nodes[unit], *self._members[unit])
         makers = (self._makers[name].name for node in nodes for name in node.inputs if name in self._makers)
         return [other for other in dict.fromkeys(self._unit[maker] for maker in makers) if other != unit]
 
     def numbers(self) -> Mapping[str, int]:
-        """Return the number of every node, in the order of numbers."""
+        """Return the number of every node, ascending."""
         order: list[str] = []
         clusters = self._clusters()
         for root in self._in_order(clusters):
@@ -188,7 +189,7 @@ class _Forward:
         return clusters
 
     def _in_order(self, clusters: Mapping[str, Sequence[str]]) -> Iterable[str]:
-        """Return the clusters' roots, those first that others read; before all, what no sample changes."""
+        """Return the clusters' roots, operands first; clusters that no sample affects come before all others."""
         root_of = {unit: root for root, units in clusters.items() for unit in units}
         reads = {
             root: [r for r in dict.fromkeys(root_of[o] for unit in units for o in self._reads[unit]) if r != root]
@@ -219,7 +220,7 @@ class _Forward:
         return done
 
     def _may_wait(self, unit: str) -> bool:
-        """Tell if a unit may be made with the one that reads it: no product, nor its bias, nor what has parts."""
+        """Return True if a unit may be fused with its reader: no product or its bias, and no operator with parts."""
         node = self._nodes[unit]
         changing = self._samples.intersection(node.inputs)
         is_bias = len(changing) == 1 < len(node.inputs) and tdl.catalog[node.op].category == "elementwise"
@@ -227,7 +228,7 @@ class _Forward:
 
 
 def _behind(sinks: Sequence[str], reads: Mapping[str, Sequence[str]]) -> dict[str, None]:
-    """Return all that some need, each behind what it reads, as they read it."""
+    """Return everything that the sinks need in depth-first postorder."""
     done: dict[str, None] = {}
     waiting = [(sink, False) for sink in reversed(sinks)]
     seen: set[str] = set()
@@ -243,7 +244,7 @@ def _behind(sinks: Sequence[str], reads: Mapping[str, Sequence[str]]) -> dict[st
 
 
 def _by_keys(makers: Mapping[str, Sequence[Node]], key: Any) -> Iterator[str]:
-    """Yield names, of those whose makers have come that of the least key."""
+    """Yield names; the next one is always the smallest key among those whose producers have been yielded."""
     missing = {name: len(others) for name, others in makers.items()}
     readers: defaultdict[str, list[str]] = defaultdict(list)
     for name, others in makers.items():

@@ -1,14 +1,14 @@
-"""Recomputation: activations that are not kept for the backward pass, but computed again when it needs them.
+"""Recomputation (activation checkpointing): activations that the backward pass computes again.
 
-The forward pass is cut into segments (Chen et al., "Training deep nets with sublinear memory cost", 2016). What crosses
-a cut is kept. Of what a segment makes besides, the backward pass reads copies, which the segment's nodes make again
-from what is kept, just before the first node that reads one; the last segment's are still there. Cuts are chosen so
-that the bytes of what is kept and of the largest segment are least together: where few bytes cross, as between the
-blocks of a network, and the more of them, the deeper it is.
+The forward pass is cut into segments (Chen et al., "Training deep nets with sublinear memory cost", 2016). Tensors that
+cross a cut are kept. For the others, the backward pass reads copies, which the segment's nodes compute again from what
+is kept, just before the first node that reads one. The last segment's tensors are still there. Cuts are chosen to
+minimize the sum of kept bytes and the bytes of the largest segment. They lie where few bytes cross, as between the
+blocks of a network; deeper networks have more of them.
 
-Selective recomputation (Korthikanti et al., "Reducing activation recomputation in large transformer models", 2023) has
-other segments: what attention makes of its scores, from the product of two results, queries and keys, to the next, with
-values, where that is not one operator.
+Selective recomputation (Korthikanti et al., "Reducing activation recomputation in large transformer models", 2023) uses
+other segments: what attention computes from its scores, from the product of queries and keys to the product with
+values, if that is not one operator.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ from planner.graph.samples import depending_on_samples
 from tdl.traits import traits_of
 
 AGAIN = ".again"
-"""What the names of copies end in."""
+"""Suffix of the names of copies."""
 
 LIMITS = 24
-"""How many limits on a segment's bytes are tried."""
+"""Number of limits on a segment's bytes to try."""
 
 Bytes = NDArray[np.int64]
 NEVER = np.iinfo(np.int64).max // 2
 
 
 def recompute_activations(builder: GraphBuilder, forward: int, kind: str = "segments") -> None:
-    """Let nodes after the first `forward` ones read copies of what is not kept, and add the nodes that make them."""
+    """Let nodes after the first `forward` ones read copies of dropped activations; add the nodes that compute them."""
     nodes, backward = builder.nodes[:forward], builder.nodes[forward:]
     dependent = depending_on_samples(builder.tensors, nodes)
     activations = _Activations.of(builder, nodes, backward, dependent)
@@ -61,7 +61,7 @@ def recompute_activations(builder: GraphBuilder, forward: int, kind: str = "segm
 
 
 def without_recomputation(graph: Graph) -> Graph:
-    """Return the graph as one whose backward pass reads what the forward pass made, and computes nothing again."""
+    """Return the graph without recomputation: its backward pass reads the results of the forward pass."""
     copies = [node for node in graph.nodes if is_recomputed(graph, node)]
     nodes = {node.name: node for node in graph.nodes}
     copied = {node.forward for node in copies}
@@ -79,7 +79,7 @@ def without_recomputation(graph: Graph) -> Graph:
 
 
 def _again(node: Node, copies: Mapping[str, str], timesteps: int) -> Node:
-    """Return the node that computes again what a node computed; their hints tie them."""
+    """Return the node that recomputes a node; their `unroll` hints tie them."""
     cell, step = node.unroll or (node.name, 0)
     again = replace(renamed(node, copies), outputs=tuple(name + AGAIN for name in node.outputs))
     return replace(again, name=node.name + AGAIN, forward=node.name, unroll=(cell, step + timesteps))
@@ -88,9 +88,10 @@ def _again(node: Node, copies: Mapping[str, str], timesteps: int) -> Node:
 def _within_attention(
     nodes: Sequence[Node], tensors: Mapping[str, Tensor], dependent: set[str]
 ) -> Iterator[tuple[int, int]]:
-    """Yield (start, stop) of what attention computes with its scores, a product with values the last.
+    """Yield (start, stop) of the nodes that attention computes from its scores, ending with the product with values.
 
-    That is element-wise or of reductions: any other product in between, and it is none.
+    The nodes between are element-wise operators and reductions; with any other product between them, it is not
+    attention.
     """
     scores: dict[str, int] = {}
     for number, node in enumerate(nodes):
@@ -108,14 +109,14 @@ def _within_attention(
 
 @dataclass(frozen=True, slots=True)
 class _Segment:
-    """What of a segment is computed again: `nodes`, and `lost`, the tensors that are read from copies."""
+    """The recomputed `nodes` of a segment, and `lost`, the tensors that are read from copies."""
 
     nodes: tuple[Node, ...]
     lost: frozenset[str]
 
 
 def _segment(nodes: Sequence[Node], cut: tuple[int, int], activations: _Activations, dependent: set[str]) -> _Segment:
-    """Return what is computed again so that the backward pass finds what it reads of the nodes [start, stop)."""
+    """Return the nodes to recompute so that the backward pass can read the tensors of the nodes [start, stop)."""
     start, stop = cut
     wanted = {
         name for name, producer, last, read in activations.rows() if start <= producer < stop and last < stop and read
@@ -132,10 +133,10 @@ def _segment(nodes: Sequence[Node], cut: tuple[int, int], activations: _Activati
 
 @dataclass(frozen=True, slots=True)
 class _Activations:
-    """The tensors that the forward pass makes of samples, in its order.
+    """The tensors that the forward pass computes from samples, in its order: [tensor].
 
-    Their bytes; the numbers of the nodes that make them, and of those that read them last (-1: none); whether the
-    backward pass reads them.
+    Their bytes, the numbers of the nodes that produce them and that read them last (-1: none), and whether the backward
+    pass reads them.
     """
 
     names: tuple[str, ...]
@@ -149,7 +150,7 @@ class _Activations:
     def of(
         cls, builder: GraphBuilder, nodes: Sequence[Node], backward: Sequence[Node], dependent: set[str]
     ) -> _Activations:
-        """Note who makes and reads what."""
+        """Return the activations of these nodes."""
         producers = {name: number for number, node in enumerate(nodes) for name in node.outputs if name in dependent}
         last = {name: number for number, node in enumerate(nodes) for name in node.inputs}
         read = {name for node in backward for name in node.inputs}
@@ -167,7 +168,7 @@ class _Activations:
         return zip(self.names, self.producers.tolist(), self.last.tolist(), self.read.tolist(), strict=True)
 
     def best_segments(self) -> list[tuple[int, int]]:
-        """Return (start, stop) of every segment but the last, such that least is kept and computed again at a time."""
+        """Return (start, stop) of every segment but the last, minimizing bytes kept plus the largest segment's."""
         places = self._places()
         within, kept = self._within(places), self._kept(places)
         total = int(within[0, -1])
@@ -177,7 +178,7 @@ class _Activations:
         return list(pairwise(int(places[cut]) for cut in cuts[:-1]))
 
     def _places(self) -> Bytes:
-        """Return where cuts may be, the ends included: where no fewer bytes cross just before or just after."""
+        """Return the possible cuts, including the ends: positions where no fewer bytes cross just before or after."""
         change = np.zeros(self.nodes + 2, dtype=np.int64)
         np.add.at(change, self.producers + 1, self.nbytes)
         np.add.at(change, np.maximum(self.last, self.producers) + 1, -self.nbytes)
@@ -187,12 +188,12 @@ class _Activations:
         return np.array([0, *inner[least], self.nodes], dtype=np.int64)
 
     def _within(self, places: Bytes) -> Bytes:
-        """Return, for every two places, the bytes made between them that the backward pass reads."""
+        """Return, for every two positions, the bytes produced between them that the backward pass reads."""
         upto = [int(self.nbytes[self.read & (self.producers < place)].sum()) for place in places]
         return np.subtract.outer(upto, upto).T
 
     def _kept(self, places: Bytes) -> Bytes:
-        """Return, for every two places, the bytes made between them that are read after the second."""
+        """Return, for every two positions, the bytes produced between them that are read after the second."""
         rows = []
         for stop in places:
             crossing = np.where((self.producers < stop) & (stop <= self.last), self.nbytes, 0)
@@ -202,7 +203,10 @@ class _Activations:
 
 
 def _least_kept(within: Bytes, kept: Bytes, limit: int) -> tuple[int, list[int]]:
-    """Return the least bytes kept and within one segment, none of more than `limit`, and the cuts, ends included."""
+    """Return the least sum of the bytes kept and of the largest segment, and the cuts, with ends.
+
+    No segment exceeds `limit` bytes.
+    """
     count = len(within)
     least, before = np.full(count, NEVER), np.zeros(count, dtype=np.int64)
     least[0] = 0

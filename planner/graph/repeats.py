@@ -1,8 +1,9 @@
-"""Repeated segments of a training graph: stretches of the forward pass that do the same, and all that goes with them.
+"""Repeated segments of a training graph: isomorphic parts of the forward pass and the nodes that belong to them.
 
-Runs of isomorphic segments are found in the forward pass (see `runs.py`). Backward nodes are in the segments of their
-forward nodes; weights, and what is made of weights alone, in the segment that reads them, if it is one; what else has
-operands of one segment, such as the update of a weight and the state of the optimizer, in that one.
+Runs of isomorphic segments are found in the forward pass (see `runs.py`). Backward nodes belong to the segments of
+their forward nodes. Weights, and tensors computed from weights alone, belong to the segment that reads them, if there
+is only one. Other nodes with operands of one segment, such as a weight's update with its optimizer state, belong to
+that segment.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from tdl.operator import freeze
 class SegmentPlace(NamedTuple):
     """A segment, numbered in the order of the forward pass, and a position in it.
 
-    What corresponds to each other in the segments of a run has equal positions, and nothing else has.
+    Corresponding nodes or tensors in the segments of a run have equal positions; all others differ.
     """
 
     segment: int
@@ -35,7 +36,10 @@ class SegmentPlace(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Repeats:
-    """The segments of every run, and the places of nodes and tensors; what has none is outside of all segments."""
+    """The segments of every run, and the places of nodes and tensors.
+
+    Those without a place are outside of all segments.
+    """
 
     runs: tuple[range, ...] = ()
     nodes: Mapping[str, SegmentPlace] = field(default_factory=dict)
@@ -46,12 +50,12 @@ class Repeats:
         return self.nodes[node].segment if node in self.nodes else None
 
     def run_of(self, segment: int) -> int:
-        """Return the number of the run that a segment is of."""
+        """Return the number of the run that a segment belongs to."""
         return next(number for number, run in enumerate(self.runs) if segment in run)
 
 
 def repeats_of(graph: Graph) -> Repeats:
-    """Find the repeated segments of a training graph.
+    """Return the repeated segments of a training graph.
 
     >>> import planner
     >>> repeats_of(planner.model("transformer-4-64", batch=8)).runs
@@ -63,7 +67,7 @@ def repeats_of(graph: Graph) -> Repeats:
 
 
 class Forward:
-    """The forward pass of a graph as links, with the leaves that each node reads: what no link makes, and no node."""
+    """The forward pass of a graph as links, with the leaves that each node reads: tensors without a producer."""
 
     def __init__(self, graph: Graph) -> None:
         self._tensors, self._colors = graph.tensors, dict[Hashable, int]()
@@ -83,7 +87,7 @@ class Forward:
         self._leaves: dict[str, tuple[Hashable, tuple[str, ...]]] = {}
 
     def links(self) -> Links:
-        """Return what tells links apart."""
+        """Return the links, with the properties that distinguish them."""
         colors, reads = [], []
         for link, nodes in enumerate(self.nodes):
             colors.append(self._color(tuple(self._described(link, node) for node in nodes)))
@@ -102,7 +106,7 @@ class Forward:
         return Links(np.array(colors), reads, self.origins, edges, own, self._crossing(reads), sizes)
 
     def _outside(self, link: int, operand: str) -> Sequence[str]:
-        """Return what a link reads for an operand: what another link makes, or leaves."""
+        """Return what a link reads for an operand: a tensor of another link, or leaves."""
         if operand in self.origins:
             return () if self.origins[operand][0] == link else (operand,)
         return self._made_of(operand)[1]
@@ -120,7 +124,7 @@ class Forward:
         return _operation(node), tuple(operands), tuple(_kind(self._tensors[name]) for name in node.outputs)
 
     def _made_of(self, name: str) -> tuple[Hashable, tuple[str, ...]]:
-        """Return what tells apart how something that no sample changes is made, and what it is made of."""
+        """Return the colour of a tensor that no sample affects, and the leaves it is computed from."""
         if name not in self._leaves:
             kind = _kind(self._tensors[name])
             if name not in self.before:
@@ -136,7 +140,7 @@ class Forward:
         return self._colors.setdefault(described, len(self._colors))
 
     def _crossing(self, reads: Sequence[Iterable[str]]) -> NDArray[np.int64]:
-        """Return the bytes that are read behind each border between links, of links before it."""
+        """Return the bytes crossing each border between links."""
         last = {name: link for link, names in enumerate(reads) for name in names if name in self.origins}
         change = np.zeros(len(reads) + 2, dtype=np.int64)
         for name, link in last.items():
@@ -150,7 +154,7 @@ def _operation(node: Node) -> Hashable:
 
 
 def _operand_of(node: Node, name: str) -> int | None:
-    """Return which operand or result of a forward node a tensor is; None for another, as an arriving gradient."""
+    """Return which operand or result of a forward node a tensor is; None for others, such as arriving gradients."""
     known = (*node.inputs, *node.outputs)
     return known.index(name) if name in known else None
 
@@ -160,7 +164,7 @@ def _kind(tensor: Tensor) -> Hashable:
 
 
 class _Placing:
-    """Gives places to nodes and tensors, those of the forward pass first."""
+    """Assign places to nodes and tensors, those of the forward pass first."""
 
     def __init__(self, graph: Graph, forward: Forward, runs: Sequence[Run]) -> None:
         self._graph, self._forward, self._runs = graph, forward, runs
@@ -170,7 +174,7 @@ class _Placing:
         self._tensors: dict[str, SegmentPlace] = {}
 
     def repeats(self) -> Repeats:
-        """Return the record."""
+        """Return the record of all places."""
         counts = np.cumsum([0, *(run.segments for run in self._runs)]).tolist()
         for number, (run, first) in enumerate(zip(self._runs, counts, strict=False)):
             for link in range(run.start, run.stop):
@@ -182,7 +186,7 @@ class _Placing:
         return Repeats(tuple(map(range, counts, counts[1:])), self._nodes, self._tensors)
 
     def _put(self, node: Node, segment: int, key: Hashable) -> None:
-        """Place a node, and what it makes; of several with one key each is another."""
+        """Place a node and its results; nodes with one key are numbered."""
         times = self._times[segment, key]
         self._times[segment, key] += 1
         self._nodes[node.name] = self._place(segment, (key, times))
@@ -193,7 +197,7 @@ class _Placing:
         return SegmentPlace(segment, self._positions.setdefault(key, len(self._positions)))
 
     def _place_leaves(self) -> None:
-        """Place what the forward pass reads that no sample changes, with the nodes that make it, by its readers."""
+        """Place the leaves of the forward pass and the nodes that compute them, by their readers."""
         uses: defaultdict[str, list[tuple[SegmentPlace | None, int]]] = defaultdict(list)
         for node in (*chain.from_iterable(self._forward.nodes), *reversed(self._graph.nodes)):
             if node.name not in self._forward.link_of:
@@ -212,14 +216,14 @@ class _Placing:
     def _place_by_readers(
         self, places: dict[str, SegmentPlace], name: str, what: str, readers: Iterable[tuple[SegmentPlace | None, int]]
     ) -> None:
-        """Place what a single segment reads, whatever is read of it outside."""
+        """Place a tensor that a single segment reads; readers outside of all segments do not matter."""
         placed = [(place, operand) for place, operand in readers if place is not None]
         if len({place.segment for place, _ in placed}) == 1:
             (segment, position), operand = placed[0]
             places[name] = self._place(segment, (what, position, operand))
 
     def _place_others(self) -> None:
-        """Place backward nodes by their forward nodes, and others by what they read; then what they alone read."""
+        """Place backward nodes by their forward nodes, others by their operands, and tensors that only these read."""
         forward = {node.name: node for node in self._graph.nodes}
         for node in self._graph.nodes:
             if node.forward is not None:

@@ -1,9 +1,9 @@
-"""Runs of isomorphic segments of the forward pass: which stretches of it do the same, one after the other.
+"""Runs of isomorphic segments: consecutive parts of the forward pass that do the same.
 
-A segment is a stretch of links (see `chain.py`). Two are isomorphic if a shift maps one onto the other: operators,
-attributes, shapes and the relative positions of what they read of themselves are equal; what they read of others, and
-their weights, correspond one to one. In a run each segment reads of the one before it, at the same positions, has
-weights that no other link reads, and reads alike of what is before the run.
+A segment is a range of links (see `chain.py`). Two segments are isomorphic if a shift maps one onto the other:
+operators, attributes, shapes and the relative positions of operands inside the segment are equal; other operands and
+the weights correspond one to one. In a run, each segment reads from the one before it at the same positions, has
+weights that no other link reads, and reads alike from before the run.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Numbers = NDArray[np.int64]
 
 
 class Run(NamedTuple):
-    """So many `segments` of `period` links each, from a link on."""
+    """Consecutive `segments` of `period` links each, beginning at link `start`."""
 
     start: int
     period: int
@@ -28,24 +28,27 @@ class Run(NamedTuple):
 
     @property
     def links(self) -> int:
-        """Links of all segments."""
+        """Number of links of all segments."""
         return self.period * self.segments
 
     @property
     def stop(self) -> int:
-        """The link behind the last segment."""
+        """The first link after the last segment."""
         return self.start + self.links
 
 
 @dataclass(frozen=True, slots=True)
 class Links:
-    """The links of a forward pass, as much as tells which are alike.
+    """The links of a forward pass, with the properties that decide which are equivalent.
 
-    `colors` are equal where links differ in no more than the tensors that they read: of other links, and leaves, which
-    no link makes. `reads` are these, in order; `origins` say which link makes a tensor, and which of its results it is.
-    `edges` are pairs of a link and one that it reads of: [2, edges]; `own` the first and the last link that read each
-    weight. `crossing` are the bytes that are read behind each border, of links before it; `weights` those of the
-    weights that a link reads.
+    - `colors` are equal for links that differ at most in the tensors they read from other links and in leaves, which no
+      link produces: [link].
+    - `reads` lists these tensors, in order. `origins` gives the link that produces a tensor, and its number among the
+      link's results.
+    - `edges` are pairs of a link and one that it reads from: [2, edges].
+    - `own` gives the first and last link that read each weight.
+    - `crossing` is the bytes read after each border from links before it; `weights` is the bytes of the weights that
+      each link reads.
     """
 
     colors: Numbers
@@ -58,15 +61,16 @@ class Links:
 
     @property
     def spans(self) -> Numbers:
-        """The first and the last link that read each weight: [2, weights]."""
+        """First and last link that read each weight: [2, weights]."""
         return np.array(list(self.own.values()), dtype=np.int64).reshape(-1, 2).T
 
 
 def repeated_runs(links: Links, begin: int, end: int) -> Iterator[Run]:
-    """Yield runs from `begin` to `end` in their order: that of most links, those before it and those behind it.
+    """Yield the runs from `begin` to `end`, in order.
 
-    Of runs of as many links it is that of shortest segments, then of fewest bytes between its first two, then the one
-    whose segments begin with the largest weight, then the first.
+    The run with the most links is chosen first, then runs are chosen in the same way before and after it. Ties are
+    broken by the shorter period, then by fewer bytes between the first two segments, then by the larger weight at the
+    start, then by the earlier start.
     """
     run = _best(links, begin, end)
     if run is not None:
@@ -76,11 +80,11 @@ def repeated_runs(links: Links, begin: int, end: int) -> Iterator[Run]:
 
 
 Rank = tuple[int, int, int, int, int]
-"""Of a run, least for the best: links (negative), period, bytes between segments, first weight (negative), start."""
+"""Rank of a run, smallest first: links (negative), period, bytes between segments, first weight (negative), start."""
 
 
 def _best(links: Links, begin: int, end: int) -> Run | None:
-    """Return the best run among some links; what may be one is looked at only when nothing ranks before it."""
+    """Return the best run of a range; candidates are verified only once they rank first."""
     possible: list[tuple[Rank, int, Run, int]] = []
     for start, stop, period in _stretches(links.colors, begin, end):
         run = _longest(start, stop, period)
@@ -100,11 +104,11 @@ def _best(links: Links, begin: int, end: int) -> Run | None:
 
 
 STRETCH, CANDIDATE, RUN = range(3)
-"""What may be a run: links of which each has the color of that a period behind it, one start of these, verified."""
+"""States of a possible run: a stretch of links that repeats by colour, a start within it, a verified run."""
 
 
 def _stretches(colors: Numbers, begin: int, end: int) -> Iterator[tuple[int, int, int]]:
-    """Yield (start, stop, period) of the longest stretches of two periods or more that repeat by their colors."""
+    """Yield (start, stop, period) of the longest stretches of at least two periods that repeat by their colours."""
     for period in range(1, (end - begin) // 2 + 1):
         differs = np.flatnonzero(colors[begin : end - period] != colors[begin + period : end])
         borders = np.concatenate(([-1], differs, [end - begin - period]))
@@ -113,9 +117,9 @@ def _stretches(colors: Numbers, begin: int, end: int) -> Iterator[tuple[int, int
 
 
 def _possible_starts(links: Links, begin: int, stop: int, period: int) -> Iterator[int]:
-    """Yield where runs may begin in the first period of a stretch.
+    """Yield the possible starts of runs within the first period of a stretch.
 
-    These or a later segment must have weights, and so must the next one, which must read of it.
+    A segment of the run and the one after it must have weights, and the second must read from the first.
     """
     count = stop - 2 * period - begin + 1
     (readers, makers), (first, last) = links.edges, links.spans
@@ -129,7 +133,7 @@ def _possible_starts(links: Links, begin: int, stop: int, period: int) -> Iterat
 
 
 def _covered(lows: Numbers, highs: Numbers, begin: int, count: int) -> NDArray[np.bool_]:
-    """Tell which of `count` links from `begin` on are in one of the ranges, ends included: [count]."""
+    """Return True for each of `count` links from `begin` that lies in one of the inclusive ranges: [count]."""
     starts, stops = np.clip(lows - begin, 0, count), np.clip(highs + 1 - begin, 0, count)
     valid = starts < stops
     change = np.zeros(count + 1, dtype=np.int64)
@@ -148,7 +152,7 @@ def _rank(links: Links, run: Run) -> Rank:
 
 
 def _verified(links: Links, candidate: Run) -> Iterator[Run]:
-    """Yield what of a candidate is a run, from each of its segments on."""
+    """Yield the runs within a candidate, starting from each of its segments."""
     for start in range(candidate.start, candidate.stop - candidate.period, candidate.period):
         run = Run(start, candidate.period, 1)
         while run.stop < candidate.stop and _goes_on(links, run):
@@ -160,7 +164,7 @@ def _verified(links: Links, candidate: Run) -> Iterator[Run]:
 
 
 def _goes_on(links: Links, run: Run) -> bool:
-    """Tell if the links behind a run are one more segment of it."""
+    """Return True if the links after a run are one more segment of it."""
     last, new = run.stop - run.period, run.stop
     if not (_has_weights(links, last, run.period) and _has_weights(links, new, run.period)):
         return False
@@ -177,13 +181,13 @@ def _goes_on(links: Links, run: Run) -> bool:
 
 
 OUTSIDE = -1, 0
-"""Where what no link makes is made."""
+"""Origin of tensors that no link produces."""
 
 
 def _corresponds(links: Links, run: Run, old: str, name: str) -> bool:
-    """Tell if the last segment of a run may read `old` where the next one reads `name`.
+    """Return True if the last segment of a run may read `old` where the next one reads `name`.
 
-    The second segment reads of the first what the first reads from anywhere before it.
+    The second segment reads from the first what the first reads from anywhere before it.
     """
     (link, number), new = links.origins.get(old, OUTSIDE), links.origins.get(name, OUTSIDE)
     if link >= run.start:
@@ -192,6 +196,6 @@ def _corresponds(links: Links, run: Run, old: str, name: str) -> bool:
 
 
 def _has_weights(links: Links, start: int, period: int) -> bool:
-    """Tell if a segment reads weights that no link outside reads."""
+    """Return True if a segment reads weights that no link outside it reads."""
     read = (links.own[name] for link in range(start, start + period) for name in links.reads[link] if name in links.own)
     return any(start <= first and last < start + period for first, last in read)

@@ -1,4 +1,4 @@
-"""What of a graph depends on the samples of a batch, and what is the same whatever they are."""
+"""Which tensors depend on the samples of a batch."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ CONSTANT = ("zeros", "ones")
 
 
 def depending_on_samples(tensors: Mapping[str, Tensor], nodes: Iterable[Node], sums: Collection[str] = ()) -> set[str]:
-    """Inputs that are not constant, and all that nodes, in an order in which they can run, compute from them.
+    """Return inputs that are not constant, and everything that nodes, in executable order, compute from them.
 
-    What depends on samples through `sums` over all of them alone is left out, and so are the sums.
-
-    What a node draws for the gradient of a sample's element depends on the sample, whatever gradient arrives.
+    Tensors that depend on samples only through the `sums` over all of them are excluded, and so are the sums. A node
+    that draws random numbers for the gradient of a sample's element depends on the sample, regardless of the arriving
+    gradient.
     """
     names = {name for name, tensor in tensors.items() if holds_samples(tensor)}
     drawing: set[str] = set()
@@ -28,6 +28,6 @@ def depending_on_samples(tensors: Mapping[str, Tensor], nodes: Iterable[Node], s
 
 
 def holds_samples(tensor: Tensor) -> bool:
-    """True if a tensor's rows are samples of the batch, or of a micro-batch."""
+    """Return True if a tensor's rows are samples of the batch or of a micro-batch."""
     init = tensor.init
     return tensor.role == "input" and init is not None and init.kind not in CONSTANT and bool(tensor.shape)

@@ -20,11 +20,11 @@ RECOMPUTE = ("none", "selective", "segments")
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """How an iteration goes through the batch.
+    """Training options of an iteration.
 
-    The forward graph is that of one of `micro_batches`, whose gradients are added up before one update. `recompute`
-    says whether the backward pass computes activations again that were not kept (see `recompute.py`). The loss's
-    gradient is multiplied by `loss_scale`, and weights' gradients are divided by it. Raises GraphError.
+    The forward graph is that of one of `micro_batches` micro-batches, whose gradients are summed before one update.
+    `recompute` selects activations that the backward pass computes again (see `recompute.py`). The loss's gradient is
+    multiplied by `loss_scale`, and weight gradients are divided by it. Raises GraphError for invalid values.
     """
 
     micro_batches: int = 1
@@ -41,7 +41,7 @@ class Recipe:
             raise GraphError(f"loss_scale must be a finite number above 0, found {self.loss_scale!r}")
 
     def samples(self, batch: int) -> int:
-        """Return how many samples of a batch each micro-batch has, which is what the forward graph is built for."""
+        """Return the samples of each micro-batch, for which the forward graph is built."""
         if batch % self.micro_batches:
             raise GraphError(f"micro_batches must divide the batch of {batch}, found {self.micro_batches}")
         return batch // self.micro_batches
@@ -59,10 +59,10 @@ def training_graph(
     also: Iterable[str] = (),
     recipe: Recipe = DEFAULT,
 ) -> Graph:
-    """Append backward pass and updates to a forward graph, and return the checked whole.
+    """Append backward pass and updates to a forward graph, and return the checked graph.
 
-    `metrics` must name the "loss"; every tensor of role "weight" is trained that the builder does not call frozen, by
-    one optimizer or each by its own. `also` names further tensors whose gradients are wanted. Raises GraphError.
+    `metrics` must name the "loss". Every tensor of role "weight" that is not frozen is trained, by one optimizer for
+    all or by individual ones. `also` names further tensors whose gradients are wanted. Raises GraphError.
 
     >>> import planner
     >>> from planner.models.layers import classify, linear
@@ -99,7 +99,7 @@ def training_graph(
 
 
 def _unscaled(builder: GraphBuilder, weight: str, gradient: str, scale: float) -> str:
-    """Return a gradient in its weight's dtype, divided by the loss's scale."""
+    """Return a gradient in its weight's dtype, divided by the loss scale."""
     dtype = builder.tensors[weight].dtype
     if builder.tensors[gradient].dtype != dtype:
         gradient = builder.apply("cast", gradient, name=f"{weight}.grad", role="gradient", dtype=dtype)

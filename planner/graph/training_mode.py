@@ -1,12 +1,12 @@
-"""What training does and evaluation does not: dropout, and running averages such as the statistics of batch norm.
+"""Differences between training and evaluation: dropout, and moving averages such as batch norm's statistics.
 
-Whether dropout zeroes an element is a function of the seed, the number of the iteration and the element's global index,
-so that it is the same at every number of workers, in recomputation and in the backward pass; no mask is stored. The
-number is a state, "iteration", so that training that is resumed goes on with the same masks. It begins at a number that
-the seed of a run's first values makes, so that other runs drop others.
+Whether dropout zeroes an element is a function of the seed, the iteration number and the element's global index.
+Therefore it does not depend on the number of workers and is the same in recomputation and in the backward pass; no mask
+is stored. The iteration number is a state, "iteration", so resumed training continues with the same masks. Its initial
+value is derived from the seed of a run's initial values, so different runs drop different elements.
 
-Averages are states that follow what an iteration computes. Training reads what it computes of the batch;
-`inference_graph` reads the averages in its place, and drops nothing.
+Averages are states that track what an iteration computes. Training uses the statistics of the batch; `inference_graph`
+uses the averages instead, and drops nothing.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from planner.graph.infer import describe
 from planner.graph.ir import Graph, Init, Node, Tensor
 
 ITERATION = Tensor("iteration", (), "int32", "state", Init("integers", below=1 << 30))
-"""The state that counts iterations. It begins where there is room for as many again in 32 bits."""
+"""The state that counts iterations. Its initial value is below 2^30, so it can count as many again in 32 bits."""
 
 
 def dropout(builder: GraphBuilder, x: str, p: float, seed: int, name: str) -> str:
     """Add a node that zeroes elements of x with probability p and divides the others by 1 - p; return its output.
 
-    Nodes of different seeds drop different elements. With p = 0 there is nothing to add.
+    Nodes with different seeds drop different elements. With p = 0 no node is added.
     """
     if not p:
         return x
@@ -34,18 +34,18 @@ def dropout(builder: GraphBuilder, x: str, p: float, seed: int, name: str) -> st
 
 
 def iteration(builder: GraphBuilder) -> str:
-    """Return the state that counts iterations, which is added where there is none yet."""
+    """Return the state that counts iterations; add it if there is none yet."""
     return builder.shared(ITERATION)
 
 
 def counter(tensors: Mapping[str, Tensor]) -> str | None:
-    """Return the name of the state that counts iterations; None where nothing reads their number."""
+    """Return the name of the state that counts iterations; None if nothing reads it."""
     names = (name for name, tensor in tensors.items() if (tensor.init, tensor.role) == (ITERATION.init, "state"))
     return next(names, None)
 
 
 def count_iterations(builder: GraphBuilder) -> dict[str, str]:
-    """Append the node that counts iterations, if something reads their number; return the update."""
+    """Append the node that counts iterations if anything reads their number; return the update."""
     if (name := counter(builder.tensors)) is None:
         return {}
     node = Node(f"{name}.update", "increment", (name,), (f"{name}.next",))
@@ -53,7 +53,7 @@ def count_iterations(builder: GraphBuilder) -> dict[str, str]:
 
 
 def without_dropout(graph: Graph) -> Graph:
-    """The graph in which nothing is dropped, as in evaluation."""
+    """Return the graph in which nothing is dropped, as in evaluation."""
     nodes = (
         replace(node, op="clone", inputs=node.inputs[:1], attrs={}) if tdl.catalog[node.op].only_in_training else node
         for node in graph.nodes
@@ -62,9 +62,9 @@ def without_dropout(graph: Graph) -> Graph:
 
 
 def update_averages(builder: GraphBuilder) -> dict[str, str]:
-    """Append the updates of the builder's averages, states and all; return which tensor replaces which state.
+    """Append the states and updates of the builder's averages; return which tensor replaces which state.
 
-    An average follows one after the other of several micro-batches, and of the calls within each.
+    An average tracks several micro-batches one after the other, and the calls within each likewise.
     """
     updates: dict[str, str] = {}
     for average in builder.averages:
@@ -75,7 +75,7 @@ def update_averages(builder: GraphBuilder) -> dict[str, str]:
 
 
 def _updated(builder: GraphBuilder, state: str, averages: Sequence[Average]) -> str:
-    """Let a state follow what its averages say, in order; return its value after the last."""
+    """Append the updates of one state, in order; return its value after the last."""
     now = builder.state(state, builder.shape(averages[0].tensor), averages[0].init)
     for number, average in enumerate(averages):
         mark = f"@{number}" if len(averages) > 1 else ""
@@ -89,9 +89,9 @@ def _updated(builder: GraphBuilder, state: str, averages: Sequence[Average]) -> 
 
 
 def inference_graph(graph: Graph) -> Graph:
-    """The graph that drops nothing, and reads a running average wherever a tensor has one.
+    """Return the graph without dropout, which reads a moving average wherever a tensor has one.
 
-    Its updates mean nothing; its loss is that of one micro-batch.
+    Its updates are meaningless; its loss is that of one micro-batch.
     """
     graph = without_dropout(graph)
     producers = {output: node for node in graph.nodes for output in node.outputs}
@@ -110,13 +110,13 @@ def inference_graph(graph: Graph) -> Graph:
 
 
 def _of_micro_batch(graph: Graph, maker: Node | None, name: str) -> str:
-    """Return what adds up to a metric, if it is a mean over micro-batches."""
+    """Return the tensor whose sum over micro-batches a metric averages, or the metric itself."""
     summed = [] if maker is None else [operand for operand in maker.inputs if operand in graph.accumulated]
     return summed[0] if summed else name
 
 
 def _is_linear(graph: Graph, node: Node, operands: int) -> bool:
-    """True if a node is a linear function of so many operands, element by element, as an average or a scaling is."""
+    """Return True if a node is element-wise and linear in exactly `operands` operands, like an average or a scaling."""
     if len(node.inputs) != operands:
         return False
     description = describe(node, graph.tensors)

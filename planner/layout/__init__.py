@@ -1,4 +1,4 @@
-"""Layouts: where every element of every tensor lies, who needs it, and what must move."""
+"""Layouts: where every element of every tensor lies, which workers need it, and what must move."""
 
 from planner.layout.communication import Collective, collectives
 from planner.layout.exchange import Exchange, axes_name, by_axis, exchanged_by_axis

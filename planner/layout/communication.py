@@ -1,7 +1,7 @@
-"""Collectives: exchanges that do, within each group of workers, what libraries have one operation for.
+"""Collectives: exchanges that match a library's operation within each group of workers.
 
-It is said of an exchange, not in its place: the operation takes every worker just what the exchange's pieces bring it
-(docs/explanation/collectives.md). What no operation does is messages between pairs.
+A collective describes an exchange and does not replace it: the operation brings every worker exactly what the
+exchange's pieces bring (docs/explanation/collectives.md). Exchanges that match no operation are messages between pairs.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from planner.layout.ways import Ways
 from topologies.schema import Operation
 
 HALVES = (("reduce-scatter", "all-gather"), ("reduce", "broadcast"))
-"""The pairs of collectives that are an all-reduce together."""
+"""Pairs of collectives that together form an all-reduce."""
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Workers that take part in one collective together, in ascending order, and its payload.
+    """Workers that take part in one collective together, ascending, and its payload.
 
-    `elements` are those of the whole that is gathered, scattered, reduced or broadcast; of an all-to-all, the most that
-    one worker has before or after it.
+    `elements` are those of the whole tensor that is gathered, scattered, reduced or broadcast; for an all-to-all, the
+    most that one worker has before or after it.
     """
 
     workers: tuple[int, ...]
@@ -38,7 +38,7 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Collective:
-    """What an exchange does in each group that moves anything, whose workers differ in their digits at `steps`.
+    """The operation of an exchange in each group that moves anything; a group's workers differ in digits at `steps`.
 
     `is_half` is True for the first or second half of an all-reduce in two hops.
     """
@@ -50,13 +50,13 @@ class Collective:
 
     @property
     def operation(self) -> tuple[Operation, float]:
-        """The operation of a library that it is, or so much of one."""
+        """The library operation that it is, and the fraction of one."""
         return ("all-reduce", 0.5) if self.is_half else (self.kind, 1.0)
 
 
 @lru_cache(REMEMBERED)
 def collectives(hops: tuple[Exchange, ...]) -> tuple[Collective | None, ...]:
-    """Return what each hop of a result's way home is; two of one group may be the halves of an all-reduce."""
+    """Return the collective of each hop of a result; two hops of one group may be the halves of an all-reduce."""
     per_hop = tuple(map(collective, hops))
     match per_hop:
         case (Collective() as first, Collective() as second):
@@ -67,7 +67,7 @@ def collectives(hops: tuple[Exchange, ...]) -> tuple[Collective | None, ...]:
 
 @lru_cache(REMEMBERED)
 def collective(exchange: Exchange) -> Collective | None:
-    """Return the collective that an exchange is, None where it is none or nothing moves.
+    """Return the collective that an exchange is; None if it is none or nothing moves.
 
     >>> from planner.layout import Ways, owned_by_all, Shard
     >>> ways = Ways((2, 2))
@@ -89,7 +89,7 @@ def collective(exchange: Exchange) -> Collective | None:
 
 @lru_cache(REMEMBERED)
 def groups_of(ways: Ways, steps: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
-    """Return the groups of workers whose digits differ at no other step, in the order of their first ones."""
+    """Return the groups of workers whose digits differ only at these steps, in the order of their first workers."""
     groups: dict[tuple[int, ...], list[int]] = {}
     for worker, digits in enumerate(ways.digits_of_workers()):
         groups.setdefault(tuple(d for step, d in enumerate(digits) if step not in steps), []).append(worker)
@@ -97,14 +97,14 @@ def groups_of(ways: Ways, steps: tuple[int, ...]) -> tuple[tuple[int, ...], ...]
 
 
 def _steps(ways: Ways, moved: NDArray[np.int64]) -> tuple[int, ...]:
-    """Return the steps at which the digits of any two workers differ that exchange something."""
+    """Return the steps at which the digits of any two communicating workers differ."""
     digits = np.array(ways.digits_of_workers())
     sources, targets = np.nonzero(moved)
     return tuple(np.flatnonzero((digits[sources] != digits[targets]).any(axis=0)).tolist())
 
 
 def _group(exchange: Exchange, workers: tuple[int, ...]) -> tuple[Operation | None, Group]:
-    """Return what some workers, who exchange with nobody else, do together."""
+    """Return the operation of some workers that exchange with nobody else, and their group."""
     sources, targets = [exchange.sources[w] for w in workers], [exchange.targets[w] for w in workers]
     kind = _gathered(sources, targets) if exchange.reducer is None else _reduced(sources, targets)
     return kind, Group(workers, max(map(elements, (*sources, *targets))))
@@ -135,14 +135,14 @@ def _parts(regions: Sequence[Region]) -> list[Region]:
 
 
 def _are_parts(regions: Sequence[Region], whole: Region) -> bool:
-    """Whether regions, of which some may be empty, are disjoint and together the whole."""
+    """Return True if the regions, some perhaps empty, are disjoint and together equal the whole."""
     parts = _parts(regions)
     inside = all(intersect(region, whole) == region for region in parts)
     return inside and _are_disjoint(parts) and sum(map(elements, parts)) == elements(whole)
 
 
 def _are_parts_of_each_other(sources: Sequence[Region], targets: Sequence[Region]) -> bool:
-    """Whether disjoint sources and disjoint targets hold the same, each source something of each target."""
+    """Return True if disjoint sources and disjoint targets cover the same, and every source meets every target."""
     common = np.array([[elements(intersect(source, target)) for target in targets] for source in sources])
     held, wanted = (np.array(list(map(elements, regions))) for regions in (sources, targets))
     return bool(
@@ -155,7 +155,7 @@ def _are_parts_of_each_other(sources: Sequence[Region], targets: Sequence[Region
 
 
 def _are_disjoint(regions: Sequence[Region]) -> bool:
-    """Whether no two regions meet: none equal, and in each dimension runs that are equal or disjoint."""
+    """Return True if no two regions meet: none are equal, and in each dimension runs are equal or disjoint."""
     per_dimension = (set(runs) for runs in zip(*regions, strict=True))
     return len(set(regions)) == len(regions) and all(map(_never_meet, per_dimension))
 

@@ -1,8 +1,8 @@
-"""Exchanges: who sends which elements to whom, counted and cut into pieces.
+"""Exchanges: which worker sends which elements to which, counted and cut into pieces.
 
-An exchange takes every worker from what all workers hold (sources) to what it is to hold (targets). A worker reads
-from the workers that share its digits at the `fixed` steps; those hold, between them, all it wants. With a reducer
-several of them hold partial results of the same elements, and all are read.
+An exchange gives every worker the elements that it shall hold (targets) from those that all workers hold (sources). A
+worker reads from the workers that share its digits at the `fixed` steps; together these hold everything it wants. With
+a reducer, several of them hold partial results of the same elements, and all are read.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ K = TypeVar("K", bound=Hashable)
 V = TypeVar("V", bound=NDArray[Any])
 
 MEMO_BYTES = 1 << 28
-"""What the results of one function may take together; the oldest are forgotten."""
+"""Bytes that the cached results of one function may take together; the oldest are dropped."""
 
 
 def remembered(function: Callable[[K], V]) -> Callable[[K], V]:
-    """Return the function with its results remembered."""
+    """Return the function with its results cached."""
     results: dict[K, V] = {}
     taken = 0
 
@@ -48,8 +48,8 @@ def remembered(function: Callable[[K], V]) -> Callable[[K], V]:
 class Exchange:
     """One transfer for all workers.
 
-    `already` lists, per earlier fetch of the same tensor that a worker may copy from, what each worker fetched then:
-    those elements do not move again.
+    `already` lists earlier fetches of the same tensor that a worker may copy from, each with what every worker fetched
+    then: those elements do not move again.
     """
 
     ways: Ways
@@ -60,7 +60,7 @@ class Exchange:
     already: tuple[tuple[Region, ...], ...] = ()
 
     def moved(self) -> NDArray[np.int64]:
-        """Return the k x k matrix of elements that go from worker (row) to worker (column)."""
+        """Return the matrix of elements sent from worker (row) to worker (column)."""
         return count(self)
 
     def wanted(self, worker: int) -> tuple[Region, ...]:
@@ -68,7 +68,7 @@ class Exchange:
         return subtract_all(self.targets[worker], [earlier[worker] for earlier in self.already])
 
     def reads(self, worker: int) -> Iterator[tuple[int, tuple[Region, ...]]]:
-        """Yield every worker that this one reads from, itself included, in ascending order, with the regions."""
+        """Yield every worker that this one reads from, including itself, in ascending order, with the regions."""
         wanted = self.wanted(worker)
         for source in peers(self.ways, self.fixed, worker):
             overlaps = (intersect(box, self.sources[source]) for box in wanted)
@@ -83,7 +83,7 @@ def peers(ways: Ways, fixed: frozenset[int], worker: int) -> tuple[int, ...]:
 
 
 def sharing(ways: Ways, fixed: frozenset[int]) -> NDArray[np.bool_]:
-    """Return the k x k matrix of pairs of workers whose digits agree at every fixed step."""
+    """Return True for pairs of workers whose digits agree at every fixed step: [worker, worker]."""
     digits = np.array(ways.digits_of_workers()).reshape(ways.workers, len(ways))
     steps = sorted(fixed)
     return np.asarray((digits[:, None, steps] == digits[None, :, steps]).all(axis=2))
@@ -91,9 +91,9 @@ def sharing(ways: Ways, fixed: frozenset[int]) -> NDArray[np.bool_]:
 
 @remembered
 def count(exchange: Exchange) -> NDArray[np.int64]:
-    """Count an exchange by intersecting leaf sets, dimension by dimension: exact for any regions."""
+    """Count the elements of an exchange by intersecting runs, dimension by dimension; exact for any regions."""
     fetched = list(zip(exchange.targets, *exchange.already, strict=True))
-    wanted = {key: subtract_all(key[0], key[1:]) for key in dict.fromkeys(fetched)}  # by many workers alike
+    wanted = {key: subtract_all(key[0], key[1:]) for key in dict.fromkeys(fetched)}  # many workers want the same
     pieces = [wanted[key] for key in fetched]
     total = np.zeros((len(pieces), len(pieces)), dtype=np.int64)
     for number in range(max(map(len, pieces), default=0)):
@@ -125,11 +125,11 @@ def _overlaps_in_one_dimension(rows: tuple[Runs, ...], columns: tuple[Runs, ...]
 
 
 UNNAMED = "workers"
-"""The axis of steps that no plan names, as of one that a search found."""
+"""Axis name of steps without a name, as in plans found by a search."""
 
 
 def by_axis(moved: NDArray[np.int64], ways: Ways) -> dict[str, int]:
-    """Return a k x k matrix of what workers send each other, added up by the axes along which the two differ.
+    """Return the entries of a matrix [worker, worker], summed by the axes along which sender and receiver differ.
 
     >>> by_axis(np.array([[0, 1, 2, 4]] + [[0, 0, 0, 0]] * 3), Ways((2, 2), axes=("dp", "tp")))
     {'dp': 2, 'tp': 1, 'dp x tp': 4}
@@ -151,5 +151,5 @@ def exchanged_by_axis(exchange: Exchange) -> dict[str, int]:
 
 
 def axes_name(axes: Iterable[str]) -> str:
-    """Return what several axes are called together, each once."""
+    """Return the joint name of several axes, each once."""
     return " x ".join(dict.fromkeys(axis or UNNAMED for axis in axes))

@@ -1,4 +1,4 @@
-"""What each worker holds, needs and produces, and the exchanges that follow (docs/explanation/transfers.md)."""
+"""What each worker holds, needs and produces, and the resulting exchanges (docs/explanation/transfers.md)."""
 
 from __future__ import annotations
 
@@ -25,26 +25,31 @@ from planner.layout.split import (
 from planner.layout.ways import REPLICATE, At, Layout, Partial, Placement, Replicate, Shard, Ways
 
 Strategy = tuple[str, ...]
-"""One choice per step: an index variable, `*` (every part computes the same), `+` (every part computes with its
-terms of partial operands, and gets a term of the result), or `@0`, `@1`, ... (that group of workers alone computes)."""
+"""One choice per step.
+
+An index variable; `*` (every part computes the same); `+` (every part computes with its terms of partial operands, and
+gets a term of the result); or `@0`, `@1`, ... (only that group of workers computes).
+"""
 
 EVERYWHERE = "*"
 TERMS = "+"
 AT = "@"
 
 SMALL_SUM = 1 << 12
-"""Elements of a sum up to which two workers send each other all of their terms: as many bytes as halves of it to add up
-and to send back, in half as many messages, but twice as much to add up."""
+"""Up to this many elements of a sum, two workers send each other all of their terms.
+
+This moves as many bytes as adding up halves and sending them back, in half as many messages, with twice the additions.
+"""
 
 
 def owned(shape: Sequence[int], layout: Layout, ways: Ways, worker: int) -> Region:
-    """Return what a worker holds of a tensor of this shape and layout."""
+    """Return the region that a worker holds of a tensor of this shape and layout."""
     return owned_by_all(tuple(shape), layout, ways)[worker]
 
 
 @lru_cache(REMEMBERED)
 def owned_by_all(shape: tuple[int, ...], layout: Layout, ways: Ways) -> tuple[Region, ...]:
-    """Return what every worker holds of a tensor."""
+    """Return the region of a tensor that each worker holds: [worker]."""
     steps_of = [tuple(step for step, p in enumerate(layout) if p == Shard(dim)) for dim in range(len(shape))]
     dimensions = (runs_of_workers(extent, steps, ways) for extent, steps in zip(shape, steps_of, strict=True))
     groups = [(step, placement.group) for step, placement in enumerate(layout) if isinstance(placement, At)]
@@ -52,35 +57,38 @@ def owned_by_all(shape: tuple[int, ...], layout: Layout, ways: Ways) -> tuple[Re
 
 
 def _regions(dimensions: Iterable[Sequence[Runs]], shape: Sequence[int], flags: tuple[bool, ...]) -> tuple[Region, ...]:
-    """Return every worker's region, given its runs of each dimension; nothing for those whose flag is not set."""
+    """Return every worker's region, given its runs of each dimension; empty for workers whose flag is not set."""
     regions = zip(*dimensions, strict=True) if shape else ((),) * len(flags)
     return tuple(region if flag else nothing(shape) for region, flag in zip(regions, flags, strict=True))
 
 
 def _in_groups(groups: Sequence[tuple[int, int]], ways: Ways) -> tuple[bool, ...]:
-    """Say of every worker whether it is in given groups, (step, group)."""
+    """Return True for each worker that belongs to all of the given (step, group) pairs: [worker]."""
     return tuple(all(own[step] == group for step, group in groups) for own in ways.digits_of_workers())
 
 
 def can_split(signature: Signature, variable: str, ways: Ways, step: int) -> bool:
-    """Whether a step can split an operator along a variable: every part has an iteration, or one is meant to."""
+    """Return True if a step can split an operator along a variable.
+
+    Every part then has an iteration, or a single part is meant to run it.
+    """
     return variable == tdl.ON_ONE or eligible(signature.extents[variable], ways, step)
 
 
 def group_of(choice: str) -> int | None:
-    """Return the group that alone computes, by a strategy's choice at a step; None for any other choice."""
+    """Return the only group that computes, by a strategy's choice at a step; None for any other choice."""
     return int(choice[1:]) if choice.startswith(AT) and choice[1:].isdecimal() else None
 
 
 @lru_cache(REMEMBERED)
 def computing(strategy: Strategy, ways: Ways) -> tuple[bool, ...]:
-    """Say of every worker whether it is in the groups that compute a node."""
+    """Return True for each worker in the groups that compute a node: [worker]."""
     groups = [(step, group) for step, choice in enumerate(strategy) if (group := group_of(choice)) is not None]
     return _in_groups(groups, ways)
 
 
 def split_steps(strategy: Strategy) -> dict[str, tuple[int, ...]]:
-    """Return the steps at which a strategy splits each index variable, of those that it splits."""
+    """Return the steps at which a strategy splits each index variable, for the variables that it splits."""
     names = (name for name in dict.fromkeys(strategy) if name not in (EVERYWHERE, TERMS) and group_of(name) is None)
     return {name: tuple(step for step, choice in enumerate(strategy) if choice == name) for name in names}
 
@@ -94,10 +102,10 @@ def split_runs(signature: Signature, strategy: Strategy, ways: Ways, worker: int
 
 
 def reached(index: tdl.Index, extents: Mapping[str, int], runs: Mapping[str, Runs], extent: int) -> Runs:
-    """Return which indices of a dimension an index expression reaches from the given runs of split variables.
+    """Return the indices of a dimension that an index expression reaches from the given runs of split variables.
 
-    A dimension in whose index no split variable occurs is needed whole; else it narrows to the hull of the image of
-    each contiguous run, clipped to the dimension, united over runs.
+    A dimension whose index contains no split variable is needed whole. Otherwise the result is the union over the
+    contiguous runs of the hull of their images, clipped to the dimension.
     """
     if isinstance(index, tdl.Whole) or not any(name in runs for name in index.variables):
         return ((0, extent),)
@@ -135,7 +143,7 @@ def needed(signature: Signature, operand: int, strategy: Strategy, ways: Ways) -
 
 
 def produced(signature: Signature, output: int, strategy: Strategy, ways: Ways) -> tuple[Region, ...]:
-    """Return which elements of an output each worker computes (whole values or partial results)."""
+    """Return the elements of an output that each worker computes (whole values or partial results)."""
     indices = signature.description.outputs[output].index
     return _reached_by_all(signature, [(index,) for index in indices], signature.outputs[output], strategy, ways)
 
@@ -143,7 +151,7 @@ def produced(signature: Signature, output: int, strategy: Strategy, ways: Ways) 
 def _reached_by_all(
     signature: Signature, indices: Sequence[Sequence[tdl.Index]], shape: Sequence[int], strategy: Strategy, ways: Ways
 ) -> tuple[Region, ...]:
-    """What each worker reaches of a tensor by the indices of each of its dimensions; many workers reach the same."""
+    """Return what each worker reaches of a tensor, given the indices of each dimension; many workers reach the same."""
     steps_of = split_steps(strategy).items()
     split = {name: runs_of_workers(signature.extents[name], steps, ways) for name, steps in steps_of}
     dimensions = (
@@ -183,8 +191,8 @@ def fetch(
 ) -> Exchange:
     """Return the exchange by which workers fetch what they need of a stored tensor.
 
-    A replicated operand is read from the replica that shares the reader's digits at the replicated steps. Terms of a
-    partial one are added up on the way, but at the steps `terms` where the reader computes with its own.
+    A replicated operand is read from the replica that shares the reader's digits at the replicated steps. The terms of
+    a partial operand are summed on the way, except at the steps `terms`, where the reader computes with its own terms.
     """
     partial = steps_with(layout, Partial)
     fixed = steps_with(layout, Replicate) | (partial & terms)
@@ -193,16 +201,16 @@ def fetch(
 
 
 def steps_with(layout: Layout, kind: type[Placement]) -> frozenset[int]:
-    """Return the steps at which a layout has a placement of a kind."""
+    """Return the steps at which a layout has a placement of this kind."""
     return frozenset(step for step, placement in enumerate(layout) if isinstance(placement, kind))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Production:
-    """An output as it leaves its operator: what each worker has computed, and at which steps it must be reduced.
+    """An output as its operator leaves it: what each worker has computed, and the steps at which it must be reduced.
 
-    `same` are the steps at which every part computes the same; `split` says along which dimension, if any, one of its
-    own is split that the strategy chose.
+    `same` are the steps at which every part computes the same. `split` gives, per step, the output dimension that the
+    strategy's choice splits, if any.
     """
 
     shape: tuple[int, ...]
@@ -233,9 +241,9 @@ def production(signature: Signature, output: int, strategy: Strategy, ways: Ways
 def store(output: Production, layout: Layout, ways: Ways) -> tuple[Exchange, ...]:
     """Return the exchanges that take an output from where it is computed to where it is stored.
 
-    None where it is stored as it is computed; one hop where nothing is reduced or nothing is stored replicated, or two
-    workers give each other their terms of a small sum; otherwise partial results are reduced to shares, then the shares
-    are fetched. At a step that is stored partial every worker keeps to its own term.
+    There is no exchange if it is stored as computed. There is one hop if nothing is reduced, nothing is stored
+    replicated, or two workers send each other their terms of a small sum. Otherwise partial results are reduced to
+    shares, then the shares are fetched. At a step with a partial placement every worker keeps its own term.
     """
     stored = owned_by_all(output.shape, layout, ways)
     partial = steps_with(layout, Partial)
@@ -255,16 +263,16 @@ def store(output: Production, layout: Layout, ways: Ways) -> tuple[Exchange, ...
 
 
 def is_pair(ways: Ways, steps: Collection[int]) -> bool:
-    """Whether workers that differ at these steps alone are two, and alike."""
+    """Return True if workers that differ only at these steps are two, with equal shares."""
     return not ways.shares and prod(ways[step] for step in steps) == 2
 
 
 def share_layout(output: Production, layout: Layout, ways: Ways) -> Layout:
-    """Return how partial results are shared out before they are fetched to where they are stored.
+    """Return the layout of the shares of partial results, from which they are fetched to where they are stored.
 
-    At a reducing step a share is cut along the stored dimension or, where stored replicated, or along one that another
-    axis is in the way of, along the first dimension to share (none: the worker with digit 0 reduces); at a `*` step it
-    is the stored part; at a step that splits an output variable it is what was produced.
+    At a reducing step, shares are cut along the stored dimension. If that is replicated, or another axis is in the way,
+    they are cut along the first dimension to share (if there is none, the worker with digit 0 reduces). At a `*` step,
+    the share is the stored part; at a step that splits an output variable, it is what was produced.
     """
     split = [[step for step, p in enumerate(output.split) if p == Shard(dim)] for dim in range(len(output.shape))]
 

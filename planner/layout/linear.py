@@ -1,4 +1,4 @@
-"""In which operands, taken together, an operator is linear: those that it may read as partial sums."""
+"""Linearity: the operands that an operator may read as partial sums, taken together."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from itertools import combinations
 import tdl
 
 FEW_OPERANDS = 6
-"""Up to so many operands every set of them is tried; of more, each alone and all together."""
+"""Up to this many operands every subset is tried; for more, each operand alone and all together."""
 
 
 def linear_sets(description: tdl.Description) -> tuple[frozenset[int], ...]:
-    """Return the sets of operands (positions) in which, taken together, every result is linear; small ones first."""
+    """Return the sets of operand positions in which, taken together, every result is linear; small sets first."""
     everything = range(len(description.operands))
     sizes: Iterable[int] = dict.fromkeys((1, len(everything)))
     if len(everything) <= FEW_OPERANDS:

@@ -1,8 +1,9 @@
-"""Layouts in the words of meshes: axes of a mesh of workers, each with a placement, as DTensor and its like have them.
+"""Layouts in terms of meshes, as in DTensor: axes of a mesh of workers, each with a placement.
 
 Adjacent steps with the same placement are one axis; the first axis is the most significant digit of a worker. A
-dimension that is sharded behind steps at which its digits are free is interleaved: it is first cut into as many chunks
-as those steps have ways together, and each chunk is shared out (DTensor's `_StridedShard`, with its `split_factor`).
+dimension sharded after steps at which its digits are free is interleaved: it is first cut into as many chunks as those
+steps have ways together, and each chunk is divided among the workers (DTensor's `_StridedShard`, with its
+`split_factor`).
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from planner.layout.ways import At, Layout, Placement, Shard, Ways
 
 @dataclass(frozen=True, slots=True)
 class StridedShard:
-    """Dimension `dim` is cut into `split_factor` chunks, and a worker holds its part of each, one after the other."""
+    """Dimension `dim` is cut into `split_factor` chunks; a worker holds its part of each, one after the other."""
 
     dim: int
     split_factor: int
@@ -32,7 +33,7 @@ AxisPlacement = Placement | StridedShard
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """An axis of the mesh: how many workers lie along it, how they hold the tensor, and of which steps it is made.
+    """An axis of the mesh: its number of workers, how they hold the tensor, and its steps.
 
     `steps` are adjacent, counted from 0.
     """
@@ -43,11 +44,11 @@ class Axis:
 
 
 def mesh_axes(layout: Layout, ways: Ways, shape: Sequence[int], groups: Sequence[Sequence[int]]) -> tuple[Axis, ...]:
-    """Return the fewest axes that spell a layout of a tensor of this shape for a view of it with coarser dimensions.
+    """Return the fewest axes that express a tensor's layout for a view of it with coarser dimensions.
 
-    Dimension i of the view runs over the dimensions groups[i] of the tensor. A shard of one of them is a part of every
-    chunk that those before it make, as far as they are not split themselves. Adjacent steps with the same placement are
-    one axis: DTensor puts a tensor together rightly only so, where an interleaved dimension is sharded at such steps.
+    Dimension i of the view spans the dimensions groups[i] of the tensor. A shard of one of them is a part of every
+    chunk that the dimensions before it make, unless they are split themselves. Adjacent steps with the same placement
+    must be one axis, because DTensor reassembles an interleaved dimension correctly only then.
     """
     local, placements = list(shape), list[AxisPlacement]()
     for step, placement in enumerate(layout):
@@ -64,9 +65,10 @@ def mesh_axes(layout: Layout, ways: Ways, shape: Sequence[int], groups: Sequence
 
 
 def uneven(shape: Sequence[int], layout: Layout, ways: Ways) -> str | None:
-    """Say why no mesh of others spells the layout, if only some workers hold it or its splits do not divide an extent.
+    """Return why no mesh of another framework can express the layout; None if one can.
 
-    Where a split leaves a remainder, parts start at n*j//k here, and at multiples of ceil(n/k) elsewhere.
+    That is so if only some workers hold the tensor, if shares differ, or if splits do not divide an extent: with a
+    remainder, parts start at n*j//k here and at multiples of ceil(n/k) elsewhere.
     """
     for step, placement in enumerate(layout):
         if isinstance(placement, At):
@@ -74,17 +76,17 @@ def uneven(shape: Sequence[int], layout: Layout, ways: Ways) -> str | None:
     for dim in sorted({placement.dim for placement in layout if isinstance(placement, Shard)}):
         steps = [step for step, placement in enumerate(layout) if placement == Shard(dim)]
         if shares := ways.shares:
-            return f"dimension {dim}: expected workers of equal shares, found {', '.join(map(str, shares))}"
-        parts = math.prod(ways.factors[: steps[-1] + 1])  # of steps from the first on: those before cut chunks
+            return f"dimension {dim}: expected workers with equal shares, found {', '.join(map(str, shares))}"
+        parts = math.prod(ways.factors[: steps[-1] + 1])  # the steps from the first on: those before cut chunks
         if shape[dim] % parts:
             return f"dimension {dim}: expected an extent that {parts} parts divide, found {shape[dim]}"
     return None
 
 
 def interleaved_twice(axes: Sequence[Axis]) -> str | None:
-    """Say which dimension is interleaved along several axes, which DTensor holds, but puts together wrongly; else None.
+    """Return which dimension is interleaved along several axes, which DTensor reassembles wrongly; else None.
 
-    Such are views of a tensor whose finer dimensions are sharded at several steps, and dimensions that are sharded at
+    This happens to views of a tensor whose finer dimensions are sharded at several steps, and to dimensions sharded at
     three steps with others between.
     """
     counts = Counter(axis.placement.dim for axis in axes if isinstance(axis.placement, StridedShard))

@@ -1,8 +1,8 @@
-"""Which operators are matrix products, and of what shape: read off their descriptions, for the price of a kernel.
+"""Matrix products among operators: their shapes, read off the descriptions, for the price of a kernel.
 
-Of two operands, variables that index only the first count rows (m), only the second columns (n), those summed over k,
-and all others a batch. Of two variables in one index, which makes a window, that of the lesser extent counts its taps,
-the other its pixels.
+Of two operands, variables that index only the first count rows (m), only the second columns (n), summed variables k,
+and all others a batch. Of two variables in one index, which form a window, the one with the smaller extent counts taps,
+the other pixels.
 """
 
 from __future__ import annotations
@@ -23,10 +23,11 @@ ROLES: tuple[Role, ...] = ("batch", "m", "n", "k")
 
 @dataclass(frozen=True, slots=True)
 class Contraction:
-    """An operator as a product: the role of every variable, and (taps, pixels) of every dimension of its window.
+    """An operator as a product: the role of every variable, and (taps, pixels) of every window dimension.
 
-    `density` is the share of iterations that count, as strides leave gaps in a gradient; `dense` is `Window`'s. Rows
-    of the operands and of the result lie together in memory along variables of the roles `contiguous`.
+    `density` is the fraction of iterations that count, since strides leave gaps in a gradient; `dense` is that of
+    `Window`. Rows of the operands and of the result are contiguous in memory along variables of the roles in
+    `contiguous`.
     """
 
     roles: Mapping[str, Role]
@@ -36,7 +37,7 @@ class Contraction:
     dense: bool
 
     def product(self, extents: Mapping[str, int]) -> Product:
-        """Return the product over so many iterations of each variable."""
+        """Return the product over these numbers of iterations of each variable."""
         totals = {role: prod(extents[name] for name, own in self.roles.items() if own == role) for role in ROLES}
         totals["k"] = ceil(totals["k"] * self.density)
         aligned = gcd(ALIGNED, *(totals[role] for role in self.contiguous if totals[role] >= ALIGNED))
@@ -57,7 +58,7 @@ class Contraction:
 
 @lru_cache(REMEMBERED)
 def contraction(signature: Signature) -> Contraction | None:
-    """Return how an operator is a product of two operands; None where it is none."""
+    """Return an operator as a product of two operands; None if it is not one."""
     description = signature.description
     first, second, *more = [*_variables_read(description), None, None]
     if signature.category not in PRODUCTS or first is None or second is None or more != [None, None]:

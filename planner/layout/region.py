@@ -21,20 +21,20 @@ Segment = tuple[int, int, int]
 
 
 def length(runs: Runs) -> int:
-    """Return how many indices the runs hold."""
-    if len(runs) == 1:  # nearly always, and nothing is called more often
+    """Return the number of indices in the runs."""
+    if len(runs) == 1:  # the common case, on a hot path
         ((start, stop),) = runs
         return stop - start
     return sum(stop - start for start, stop in runs)
 
 
 def elements(region: Region) -> int:
-    """Return how many elements the region holds."""
+    """Return the number of elements in the region."""
     return math.prod(map(length, region))
 
 
 def is_empty(region: Region) -> bool:
-    """Whether the region holds no element."""
+    """Return True if the region has no element."""
     return not all(region)
 
 
@@ -72,10 +72,10 @@ def subtract_runs(runs: Runs, other: Runs) -> Runs:
 
 
 def lengths_in_common(rows: Sequence[Runs], columns: Sequence[Runs]) -> NDArray[np.int64]:
-    """Return how many indices are in both, [row, column].
+    """Return the number of indices in both: [row, column].
 
-    Columns are laid out one behind the other: indices of a column below any place are those of all runs that start
-    below it, less what is left of the last of them and what is before the column.
+    Columns are laid out one after the other. The indices of a column below a place are those of all runs that start
+    below it, minus the rest of the last such run and minus everything before the column.
     """
     ends, runs = _ends(rows), _ends(columns)
     if len(ends) > len(runs):
@@ -97,7 +97,7 @@ def _ends(sets: Sequence[Runs]) -> NDArray[np.int64]:
 
 
 def holders(regions: Sequence[Region]) -> dict[Region, list[int]]:
-    """Return which workers hold each region that is not empty, given every worker's."""
+    """Return the workers that hold each non-empty region; `regions` holds one region per worker."""
     workers: dict[Region, list[int]] = {}
     for worker, region in enumerate(regions):
         if not is_empty(region):
@@ -106,7 +106,7 @@ def holders(regions: Sequence[Region]) -> dict[Region, list[int]]:
 
 
 def nothing(shape: Sequence[int]) -> Region:
-    """Return a region that holds no element; of a scalar, one with a dimension that has no index."""
+    """Return a region without elements; for a scalar, one with an empty dimension."""
     return tuple(() for _ in shape) or ((),)
 
 
@@ -119,7 +119,7 @@ def intersect(region: Region, other: Region) -> Region:
 
 def subtract(region: Region, removed: Region) -> tuple[Region, ...]:
     """Return disjoint regions that together hold what is in `region` and not in `removed`."""
-    if len(region) != len(removed):  # of a scalar, nothing
+    if len(region) != len(removed):  # an empty region of a scalar, which removes nothing
         return (region,)
     pieces = []
     inside: list[Runs] = []
@@ -132,7 +132,7 @@ def subtract(region: Region, removed: Region) -> tuple[Region, ...]:
 
 
 def subtract_all(region: Region, removed: Iterable[Region]) -> tuple[Region, ...]:
-    """Return disjoint regions that hold what is in `region` and in none of `removed`."""
+    """Return disjoint regions that together hold what is in `region` and in none of `removed`."""
     left: tuple[Region, ...] = () if is_empty(region) else (region,)
     for other in removed:
         left = tuple(rest for box in left for rest in subtract(box, other))
@@ -141,7 +141,7 @@ def subtract_all(region: Region, removed: Iterable[Region]) -> tuple[Region, ...
 
 @lru_cache(REMEMBERED)
 def segments(source: Runs, target: Runs, common: Runs) -> tuple[Segment, ...]:
-    """Say where the indices `common` lie in two local arrays along one dimension, as few contiguous segments."""
+    """Return where the indices `common` lie in two local arrays along one dimension, in few contiguous segments."""
     pieces: list[Segment] = []
     for start, stop in common:
         for low, high in intersect_runs(intersect_runs(source, target), ((start, stop),)):
@@ -153,7 +153,7 @@ def segments(source: Runs, target: Runs, common: Runs) -> tuple[Segment, ...]:
 
 
 def offset(runs: Runs, index: int) -> int:
-    """Return where a global index lies in the concatenation of the runs; a ValueError if it is in none."""
+    """Return the position of a global index in the concatenation of the runs; raise ValueError if no run has it."""
     at = 0
     for start, stop in runs:
         if start <= index < stop:
@@ -163,12 +163,12 @@ def offset(runs: Runs, index: int) -> int:
 
 
 def boxes(source: Region, target: Region, common: Region) -> list[tuple[Segment, ...]]:
-    """Return the boxes, in row-major order, in which `common` lies in the local arrays of both regions."""
+    """Return the boxes, in row-major order, of `common` in the local arrays of both regions."""
     return list(product(*map(segments, source, target, common)))
 
 
 def coarser(region: Region, fine: Sequence[int], coarse: Sequence[int]) -> Region:
-    """Return a region of a tensor of shape `fine` as one of shape `coarse`; ValueError where it is not coarser.
+    """Return a region of a tensor of shape `fine` as one of shape `coarse`; raise ValueError if it is not coarser.
 
     The local arrays of both hold the same elements in the same order, and differ in their shapes.
     """
@@ -179,7 +179,7 @@ def coarser(region: Region, fine: Sequence[int], coarse: Sequence[int]) -> Regio
 
 
 def _joined(runs: Sequence[Runs], lengths: Sequence[int]) -> Runs:
-    """Return the runs of several dimensions as runs of the one that they make up, the last varying fastest."""
+    """Return the runs of several dimensions as runs of their product, the last dimension varying fastest."""
     if len(runs) <= 1:
         return runs[0] if runs else ((0, 1),)
     *outer, inner = runs

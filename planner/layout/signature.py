@@ -1,4 +1,4 @@
-"""Signatures: an operator with its attributes and shapes, interned, because layers of a network repeat."""
+"""Signatures: an operator with its attributes and shapes, interned because layers of a network repeat."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tdl.operator import freeze
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Signature:
-    """What a node's geometry depends on; equal nodes of a graph share one object, compared by identity.
+    """Everything that a node's geometry depends on; equal nodes of a graph share one object. Compare by identity.
 
     `extents` maps every index variable to its extent; `outputs` are the output shapes.
     """
@@ -27,12 +27,12 @@ class Signature:
 
     @property
     def category(self) -> str:
-        """The operator's class, by which machines state efficiencies."""
+        """The operator's category, by which machines state efficiencies."""
         return tdl.catalog[self.op].category
 
 
 def signatures(graph: Graph) -> dict[str, Signature]:
-    """Return every node's signature by node name; a TDLError where shapes contradict the description."""
+    """Return every node's signature by node name; raise TDLError if shapes contradict the description."""
     interned: dict[object, Signature] = {}
     signature_of = {}
     for node in graph.nodes:
@@ -48,7 +48,7 @@ def signatures(graph: Graph) -> dict[str, Signature]:
 
 
 def leading_variable(index: tdl.Index) -> str | None:
-    """Return the variable that the index is, or that its leading digit is; an extent of 1 may have no digits."""
+    """Return the variable that the index is, or its leading digit's variable; None if it has neither."""
     if index.is_plain or isinstance(index, tdl.Digits):
         return next(iter(index.variables), None)
     return None

@@ -1,4 +1,4 @@
-"""How an extent is cut: nested splits, the digits of an index, and who is eligible. The one rounding rule is here."""
+"""Splitting an extent: nested splits, digits of an index, and eligibility. The only rounding rule is here."""
 
 from __future__ import annotations
 
@@ -10,21 +10,23 @@ from itertools import accumulate, pairwise
 from planner.layout.ways import Ways
 
 REMEMBERED = 1 << 14
-"""Entries of every cache of geometry. Alike layers share theirs, so that one plan of the largest zoo model has fewer; a
-process that plans many forgets the oldest."""
+"""Size of every geometry cache. Equivalent layers share entries, so a plan of the largest zoo model needs fewer.
+
+A process that plans many models drops the oldest.
+"""
 
 Runs = tuple[tuple[int, int], ...]
 """Sorted, disjoint, non-adjacent half-open runs of indices."""
 
 Bounds = Sequence[int]
-"""Where the parts of a cut end, in shares: 0, the first part's, the first two's, ...; `range(parts + 1)` if equal."""
+"""Ends of the parts of a cut, in shares: 0, the first part's, the first two's, ...; `range(parts + 1)` if equal."""
 
 
 @lru_cache(REMEMBERED)
 def cuts(ways: Ways, worker: int) -> tuple[Bounds, ...]:
-    """Return how each step cuts what the worker holds: in proportion to the shares of the groups that it is among.
+    """Return how each step cuts what the worker holds: in proportion to the shares of the worker's groups.
 
-    So a step's cut depends on the worker's digits at the steps before, if shares differ.
+    If shares differ, a step's cut depends on the worker's digits at the steps before.
     """
     if not ways.shares:
         return tuple(range(factor + 1) for factor in ways)
@@ -37,7 +39,7 @@ def cuts(ways: Ways, worker: int) -> tuple[Bounds, ...]:
 
 
 def deciding(ways: Ways, steps: Sequence[int]) -> Sequence[int]:
-    """Return the steps at which a worker's digits decide what it holds of a dimension that is sharded at `steps`."""
+    """Return the steps at which a worker's digits decide what it holds of a dimension sharded at `steps`."""
     return range(max(steps, default=-1) + 1) if ways.shares else steps
 
 
@@ -47,7 +49,7 @@ def part(extent: int, bounds: Bounds, number: int) -> tuple[int, int]:
 
 
 def eligible(extent: int, ways: Ways, step: int) -> bool:
-    """Whether an extent can be split at step (counted from 0): then no part of it is empty."""
+    """Return True if an extent can be split at a step (counted from 0) without an empty part."""
     if not ways.shares:
         return extent >= math.prod(ways.factors[at] for at in ways.cutting((step,)) if at <= step)
     return _least_leaf(extent, ways, step) > 0
@@ -55,7 +57,7 @@ def eligible(extent: int, ways: Ways, step: int) -> bool:
 
 @lru_cache(REMEMBERED)
 def _least_leaf(extent: int, ways: Ways, step: int) -> int:
-    """Return the length of the smallest range that steps up to this one make of an extent, by any worker's cuts."""
+    """Return the length of the smallest range that the steps up to this one make of an extent, over all workers."""
     least = extent
     for worker in range(0, ways.workers, math.prod(ways.factors[step:])):
         lengths = {extent}
@@ -72,24 +74,24 @@ def first_eligible(shape: Sequence[int], ways: Ways, step: int) -> int | None:
 
 
 def first_to_share(shape: Sequence[int], ways: Ways, step: int, split: Sequence[Collection[int]]) -> int | None:
-    """Return the first dimension that can be split at `step`, into equal parts if one can; `split` as for `is_free`."""
+    """Return the first dimension that can be split at `step`, preferably into equal parts; `split` as for `is_free`."""
     dims = [dim for dim, extent in enumerate(shape) if eligible(extent, ways, step) and is_free(ways, step, split[dim])]
     return min(dims, key=lambda dim: shape[dim] % math.prod(ways.factors[: step + 1]) != 0, default=None)
 
 
 def is_free(ways: Ways, step: int, split: Collection[int]) -> bool:
-    """Return True if a share of a dimension can be cut at `step` of what is split at some steps already.
+    """Return True if a share of a dimension can be cut at `step` when it is split at the steps `split` already.
 
-    A later one of another axis is in the way.
+    A later step of another axis is in the way.
     """
     return not ways.axes or all(at < step or ways.axes[at] == ways.axes[step] for at in split)
 
 
 @lru_cache(REMEMBERED)
 def chosen_runs(extent: int, chosen: tuple[int | None, ...], cut_at: tuple[Bounds, ...]) -> Runs:
-    """Return the indices whose digit at step i is `chosen[i]`, wherever that is not None, by a worker's cuts.
+    """Return the indices whose digit at step i is `chosen[i]` wherever that is not None, by a worker's cuts.
 
-    Every index of the extent has a digit at every step: which part of the nested split it fell in.
+    Every index of the extent has a digit at every step: the part of the nested split that it falls in.
     """
     last = max((step for step, digit in enumerate(chosen) if digit is not None), default=-1)
     runs = [(0, extent)]
@@ -113,7 +115,7 @@ def iteration_runs(extent: int, steps: Iterable[int], ways: Ways, worker: int) -
 
 @lru_cache(REMEMBERED)
 def runs_of_workers(extent: int, steps: tuple[int, ...], ways: Ways) -> tuple[Runs, ...]:
-    """Return every worker's `iteration_runs`."""
+    """Return every worker's `iteration_runs`: [worker]."""
     decisive = deciding(ways, steps)
     keys = [tuple(own[step] for step in decisive) for own in ways.digits_of_workers()]
     alike = {key: worker for worker, key in enumerate(keys)}
@@ -122,7 +124,7 @@ def runs_of_workers(extent: int, steps: tuple[int, ...], ways: Ways) -> tuple[Ru
 
 
 def normalize(runs: Iterable[tuple[int, int]]) -> Runs:
-    """Sort runs and merge those that overlap or touch; empty ones vanish."""
+    """Sort runs and merge those that overlap or touch; drop empty ones."""
     merged: list[tuple[int, int]] = []
     for start, stop in sorted(runs):
         if start >= stop:

@@ -1,4 +1,4 @@
-"""How workers are divided, step by step and in which shares, and where a tensor's parts lie at every step."""
+"""How workers are divided, step by step and in which shares, and the placements of a tensor at each step."""
 
 from __future__ import annotations
 
@@ -14,23 +14,22 @@ from msgspec import Struct
 from planner.errors import PlanError
 
 AXES = ("dp", "ep", "cp", "tp")
-"""What a step may be said to divide: the batch, the batch and the experts, the sequence (context), the model's tensors.
+"""What a step may divide: the batch, the batch and the experts, the sequence (context), the model's tensors.
 
-Outermost first.
+The outermost comes first.
 """
 
 STAGES, ANY = "pp", ""
-"""What else: the nodes, of which each group of workers has a stage; and whatever a plan says."""
+"""Other axes: the nodes, with a stage per group of workers; and whatever a plan chooses."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Ways:
-    """The factors into which workers are divided, one per step, and the workers' shares where these differ.
+    """The factors into which workers are divided, one per step, and the workers' shares if they differ.
 
-    A worker is a number with a digit per step, the first the most significant. `shares` are all workers', in the order
-    of their ranks and in lowest terms; empty where they are equal. `axes`, where given, name each step's axis: then a
-    dimension is cut at the steps of those axes alone along which it is split, and may be shorter than all steps have
-    parts.
+    A worker is a number with a digit per step, the first the most significant. `shares` are those of all workers, in
+    the order of their ranks and in lowest terms; empty if equal. `axes`, if given, names each step's axis: a dimension
+    is then cut only at the steps of the axes along which it is split, and may be shorter than the product of all ways.
 
     >>> ways = Ways((2, 2), (6, 2, 4, 4))
     >>> ways.workers, ways.digits(2), ways.shares
@@ -44,14 +43,14 @@ class Ways:
     axes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        """Bring shares to lowest terms; equal ones are none."""
+        """Reduce shares to lowest terms; equal shares become none."""
         if not all(isinstance(share, int) for share in self.shares):
-            return  # which whoever checks them says
+            return  # reported by whoever checks them
         divisor, equal = math.gcd(*self.shares), len(set(self.shares)) <= 1
         object.__setattr__(self, "shares", () if equal else tuple(share // divisor for share in self.shares))
 
     def __eq__(self, other: object) -> bool:
-        """Equal shares are as good as none: such ways equal their factors, as users write them."""
+        """Return True for equal fields; ways without shares and axes also equal the tuple of their factors."""
         if isinstance(other, tuple):
             return not self.shares and not self.axes and self.factors == other
         return isinstance(other, Ways) and self._fields == other._fields
@@ -78,14 +77,14 @@ class Ways:
         return math.prod(self.factors)
 
     def prefix(self, steps: int) -> Ways:
-        """Return the first steps alone, in which each group of workers is one with the shares of all of them."""
+        """Return the first steps alone; each worker then has the shares of the group it stands for."""
         size = math.prod(self.factors[steps:])
         firsts = range(0, len(self.shares), size)
         shares = tuple(sum(self.shares[first : first + size]) for first in firsts)
         return Ways(self.factors[:steps], shares, self.axes[:steps])
 
     def within_stages(self, stages: int) -> Ways:
-        """Return these ways with a step before them whose groups of workers are stages; it cuts no dimension.
+        """Return these ways after a first step whose groups of workers are stages; that step cuts no dimension.
 
         >>> Ways((2, 2)).within_stages(4)
         Ways(factors=(4, 2, 2), shares=(), axes=('pp', '', ''))
@@ -95,11 +94,11 @@ class Ways:
 
     @property
     def is_nested(self) -> bool:
-        """True if what is split at some steps is what is split at the one and at the other: of axes, one cuts."""
+        """True if a part at two steps is the intersection of the parts at each; not with two axes that cut."""
         return len({*self.axes} - {STAGES}) < 2
 
     def cutting(self, steps: Collection[int]) -> Sequence[int]:
-        """Return the steps that cut a dimension which is split at some, in order."""
+        """Return the steps that cut a dimension split at the given steps, in order."""
         if not self.axes:
             return range(len(self))
         used = {self.axes[step] for step in steps}
@@ -142,7 +141,7 @@ class Partial(Struct, frozen=True):
 
 
 class At(Struct, frozen=True):
-    """At this step the workers with digit `group` alone hold anything."""
+    """At this step only the workers with digit `group` hold anything."""
 
     group: int
 
@@ -157,7 +156,7 @@ PARTIAL = Partial()
 
 
 def parse_placement(text: str) -> Placement:
-    """Read `S<dim>`, `R`, `P+` or `@<group>`; a PlanError names anything else."""
+    """Return the placement `S<dim>`, `R`, `P+` or `@<group>`; raise PlanError for anything else."""
     if text == "R":
         return REPLICATE
     if text == "P+":
@@ -168,12 +167,12 @@ def parse_placement(text: str) -> Placement:
 
 
 def format_layout(layout: Layout) -> str:
-    """Write a layout as placements separated by commas, such as `S0,R,S1`."""
+    """Return a layout as placements separated by commas, such as `S0,R,S1`."""
     return ",".join(map(str, layout))
 
 
 class PlacementSet(StrEnum):
-    """Which placements a search may choose from, spelt as in options and files: `S`, `S,R` or `S,R,P`.
+    """Placements that a search may choose from, spelt as in options and files: `S`, `S,R` or `S,R,P`.
 
     >>> PlacementSet.parse("R, S").allows_replicated
     True
@@ -185,7 +184,7 @@ class PlacementSet(StrEnum):
 
     @classmethod
     def parse(cls, text: object) -> PlacementSet | None:
-        """Return the set of this spelling, in any order; None where it is none."""
+        """Return the set of this spelling, in any order; None if there is none."""
         parts = {part.strip() for part in text.split(",")} if isinstance(text, str) else set()
         return next((placements for placements in cls if parts == placements.letters), None)
 

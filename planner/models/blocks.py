@@ -1,7 +1,7 @@
-"""The parts of transformers, on sequences of tokens [b, s, d]: embeddings, attention, fully connected layers.
+"""Parts of transformers on sequences of tokens [b, s, d]: embeddings, attention, feed-forward layers.
 
-Projections to and from heads have weights with a dimension of their own for the heads, `[3, heads, d/heads, d]` and
-`[d, heads, d/heads]`, so that sharding the heads keeps a head's queries, keys and values on one worker.
+Projections to and from heads have weights with a separate dimension for the heads, `[3, heads, d/heads, d]` and `[d,
+heads, d/heads]`, so sharding the heads keeps a head's queries, keys and values on one worker.
 """
 
 from __future__ import annotations
@@ -22,7 +22,10 @@ EXPANSION = 4
 
 
 def heads_of(width: int, options: Tokens) -> int:
-    """Return how many heads share `width`: the option, or one per 64; GraphError unless they divide it."""
+    """Return the number of heads of `width`: the option, or one per 64.
+
+    Raise GraphError unless it divides the width.
+    """
     heads = options.heads or max(1, width // HEAD_WIDTH)
     if width % heads:
         raise GraphError(f"option heads must divide the width {width}, found {heads}")
@@ -30,7 +33,7 @@ def heads_of(width: int, options: Tokens) -> int:
 
 
 def table(b: GraphBuilder, name: str, vocabulary: int, width: int) -> str:
-    """Add the embeddings "name.w" [vocabulary, width], fit to be the weight of an output layer too."""
+    """Add the embeddings "name.w" [vocabulary, width], which can also be the weight of an output layer."""
     return b.weight(f"{name}.w", (vocabulary, width), uniform(width))
 
 
@@ -43,9 +46,9 @@ def embed(b: GraphBuilder, words: str, weight: str, name: str) -> str:
 
 
 def classify_tokens(b: GraphBuilder, x: str, weight: str | None, vocabulary: int) -> dict[str, str]:
-    """End in the logits [b, s, v] of all positions and their mean loss; return the metrics.
+    """Add the logits [b, s, v] of all positions and their mean loss; return the metrics.
 
-    `weight` is the table [v, d] of tied embeddings; without it the output layer has its own, "logits.w" [d, v].
+    `weight` is the table [v, d] of tied embeddings; without it the output layer has its own weight, "logits.w" [d, v].
     """
     if weight is None:
         output = WeightProduct("bsd,dv->bsv", (b.shape(x)[2], vocabulary), bias=False)
@@ -55,7 +58,7 @@ def classify_tokens(b: GraphBuilder, x: str, weight: str | None, vocabulary: int
 
 @dataclass(frozen=True, slots=True)
 class WeightProduct:
-    """A contraction with a weight of the given shape, the equation's second operand, whose values have this gain."""
+    """A contraction with a weight of the given shape, the second operand of `equation`, initialized with this gain."""
 
     equation: str
     shape: tuple[int, ...]
@@ -64,7 +67,7 @@ class WeightProduct:
 
 
 def project(b: GraphBuilder, x: str, name: str, by: WeightProduct) -> str:
-    """Contract x with the weight "name.w" and, with a bias, add "name.b" over the dimensions that the weight brings."""
+    """Contract x with the weight "name.w" and, with a bias, add "name.b" over the dimensions that the weight adds."""
     left, right, target = by.equation.replace("->", ",").split(",")
     fan_in = math.prod(extent for letter, extent in zip(right, by.shape, strict=True) if letter in left)
     weight = b.weight(f"{name}.w", by.shape, uniform(fan_in, by.gain))
@@ -75,9 +78,11 @@ def project(b: GraphBuilder, x: str, name: str, by: WeightProduct) -> str:
 
 
 def attend(b: GraphBuilder, heads: tuple[str, str, str], name: str, causal: bool, bias: str | None = None) -> str:
-    """Attention [b, h, s, e] of queries, keys and values [b, heads, s, e], whose heads queries may share.
+    """Return attention [b, h, s, e] of queries, keys and values [b, heads, s, e].
 
-    A bias [h, t], of each head for each key, is added to the scores. No matrix of scores is stored.
+    Queries may share key and value heads.
+
+    A bias [h, t], per head and key, is added to the scores. No matrix of scores is stored.
     """
     how: dict[str, Value] = {"scale": 1.0 / math.sqrt(b.shape(heads[0])[-1]), "causal": causal}
     outputs = (f"{name}.mixed", f"{name}.log_sums")
@@ -88,9 +93,9 @@ def attend(b: GraphBuilder, heads: tuple[str, str, str], name: str, causal: bool
 
 
 def attend_storing(b: GraphBuilder, heads: tuple[str, str, str], name: str, causal: bool, dropped: float = 0.0) -> str:
-    """Attention as `attend`, of as many heads of keys as of queries, from products and a softmax.
+    """Return attention as `attend` does, from products and a softmax; keys need as many heads as queries.
 
-    Probabilities are dropped with probability `dropped` while training.
+    Probabilities are dropped with probability `dropped` in training.
     """
     q, k, v = heads
     q = b.apply("scale", q, name=f"{name}.q_scaled", factor=1.0 / math.sqrt(b.shape(q)[-1]))
@@ -103,15 +108,15 @@ def attend_storing(b: GraphBuilder, heads: tuple[str, str, str], name: str, caus
 
 
 def residual_gain(sums: int) -> float:
-    """Keeps the variance of so many residual sums from growing with depth."""
+    """Return the gain that keeps the variance of `sums` residual sums from growing with depth."""
     return 1.0 / math.sqrt(sums)
 
 
 @dataclass(frozen=True, slots=True)
 class Blocks:
-    """Pre-norm blocks of one network: its builder, heads per attention, how many residual sums, and the options'.
+    """Pre-norm blocks of one network: its builder, heads per attention, number of residual sums, and options.
 
-    `gelu` is "none" or "tanh", how it is approximated; `bias` is added to the scores of attention that is `flash`.
+    `gelu` is the approximation, "none" or "tanh". `bias` is added to the scores of `flash` attention.
     """
 
     b: GraphBuilder
@@ -125,11 +130,11 @@ class Blocks:
     attention_dropout: float = 0.0
 
     def drop(self, x: str, name: str) -> str:
-        """Drop elements of x while training."""
+        """Drop elements of x in training."""
         return dropout(self.b, x, self.dropout, len(self.b.nodes), name)
 
     def attention(self, x: str, name: str, causal: bool = False) -> str:
-        """Add to x [b, s, d] what its positions attend to in its norm; each only to itself and before if `causal`."""
+        """Add to x [b, s, d] the self-attention of its norm; with `causal`, positions attend only to earlier ones."""
         b, (_, _, width) = self.b, self.b.shape(x)
         shape = (3, self.heads, width // self.heads, width)
         norm = layer_norm(b, x, f"{name}.norm")
@@ -139,7 +144,7 @@ class Blocks:
         return self._attend(x, (q, k, v), name, causal)
 
     def cross_attention(self, x: str, memory: str, name: str) -> str:
-        """Add to x [b, s, d] what the positions of its norm attend to in `memory` [b, t, d]."""
+        """Add to x [b, s, d] the attention of its norm to `memory` [b, t, d]."""
         b, (_, _, width) = self.b, self.b.shape(x)
         head = (self.heads, width // self.heads, width)
         norm = layer_norm(b, x, f"{name}.norm")
@@ -150,7 +155,7 @@ class Blocks:
         return self._attend(x, (q, k, v), name, causal=False)
 
     def mlp(self, x: str, name: str) -> str:
-        """Add to x [b, s, d] two fully connected layers of its norm, 4 d wide between, with a GELU."""
+        """Add to x [b, s, d] a feed-forward layer of its norm, 4 d wide, with a GELU."""
         b, (_, _, width) = self.b, self.b.shape(x)
         wide = EXPANSION * width
         y = layer_norm(b, x, f"{name}.norm")

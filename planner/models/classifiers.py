@@ -1,11 +1,12 @@
-"""Networks that classify images: MLP, CNN, AlexNet, VGG-16, wide ResNet, and Classifier over one.
+"""Image classifiers: MLP, CNN, AlexNet, VGG-16, wide ResNet, and a face recognizer.
 
-MLP-L-H has L bias-free fully connected layers H x H with relu between, the last one's outputs being the logits. CNN-L-C
-has L padded convolutions of 3x3 from C to C channels (SoyBean's and DistPar's five-layer CNN). AlexNet is as trained on
-one device, its channels those of Krizhevsky's "One weird trick for parallelizing convolutional neural networks"; as in
-today's implementations there is no response normalization. VGG-16 is configuration D of Simonyan and Zisserman, its
-convolutions without biases. WResNet-L-W is a bottleneck ResNet with every convolution's channels multiplied by W (Tofu
-Sec 7). Classifier-C is a face recogniser whose last layer tells very many classes apart (DistPar Sec A.4).
+MLP-L-H has L bias-free fully connected layers H x H with relu between them; the outputs of the last are the logits.
+CNN-L-C has L padded 3x3 convolutions from C to C channels (SoyBean's and DistPar's five-layer CNN). AlexNet is the
+single-device version, with the channels of Krizhevsky's "One weird trick for parallelizing convolutional neural
+networks"; like current implementations it has no response normalization. VGG-16 is configuration D of Simonyan and
+Zisserman, without biases in its convolutions. WResNet-L-W is a bottleneck ResNet with every convolution's channels
+multiplied by W (Tofu Sec 7). Classifier-C is a face recognizer whose last layer distinguishes very many classes
+(DistPar Sec A.4).
 """
 
 from __future__ import annotations
@@ -36,9 +37,9 @@ from planner.models.options import RUNNING, ImageOptions, Scaled, Training, opti
 
 @dataclass(frozen=True, slots=True)
 class MlpOptions(Training):
-    """What can be chosen about an MLP."""
+    """Options of an MLP."""
 
-    first_input_gradient: bool = option(False, "Compute the gradient of the input, which nothing uses.")
+    first_input_gradient: bool = option(False, "Compute the gradient of the input, although nothing uses it.")
 
 
 def build_mlp(layers: str, hidden: str, options: MlpOptions) -> Graph:
@@ -58,7 +59,7 @@ def build_mlp(layers: str, hidden: str, options: MlpOptions) -> Graph:
 
 @dataclass(frozen=True, slots=True)
 class CnnOptions(ImageOptions):
-    """What can be chosen about a CNN."""
+    """Options of a CNN."""
 
     image: int = option(24, "Height and width of the images.")
     channels: int | None = option(None, "Channels of the images; default: C.")  # type: ignore[assignment]
@@ -68,9 +69,9 @@ class CnnOptions(ImageOptions):
 
 
 def build_cnn(layers: str, channels: str, options: CnnOptions) -> Graph:
-    """Return the training graph of a CNN: each convolution followed by relu, then global mean and a classifier.
+    """Return the training graph of a CNN: convolutions, each followed by relu, then a global mean and a classifier.
 
-    The images have C channels too unless the option `channels` says otherwise; batch norm is off by default.
+    The images have C channels too unless the option `channels` is set. Batch norm is off by default.
     """
     b = GraphBuilder(options.dtype)
     size, count = options.image, width(channels)
@@ -89,9 +90,9 @@ HIDDEN = 4096
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """A convolution with what its name ends in, its size, and the kernel of the max pool of stride 2 behind it, if any.
+    """A convolution: suffix of its name, its size, and the kernel of the max pool of stride 2 after it, if any.
 
-    A pool's name ends in what stands before the underscore.
+    A pool's name ends in the part of the suffix before the underscore.
     """
 
     mark: str
@@ -110,7 +111,7 @@ ALEXNET = (
     Layer("5", 256, pool=3),
 )
 VGG_STAGES = ((64, 2), (128, 2), (256, 3), (512, 3), (512, 3))
-"""Channels of VGG-16's stages, and how many layers."""
+"""Channels of VGG-16's stages, and their numbers of layers."""
 
 VGG_16 = tuple(
     Layer(f"{stage}_{number}", channels, pool=2 if number == count else 0)
@@ -120,10 +121,10 @@ VGG_16 = tuple(
 
 
 def build_pooled(layers: Sequence[Layer], biases: bool, options: Scaled) -> Graph:
-    """Return the training graph, every width but the classes' times `options.width`; convolutions may have biases.
+    """Return the training graph, with every width except the classes scaled by `options.width`.
 
-    Raises GraphError for images that are too small (AlexNet takes 63 pixels, VGG-16 32), and where a scaled width is no
-    integer.
+    Raises GraphError for images that are too small (AlexNet needs 63 pixels, VGG-16 32), and if a scaled width is not
+    an integer.
     """
     b = GraphBuilder(options.dtype)
     x = b.input("images", (options.samples, options.channels, options.image, options.image))
@@ -151,7 +152,7 @@ SMALLEST_POOLED_IMAGE = 64
 
 @dataclass(frozen=True, slots=True)
 class Backbone(ImageOptions):
-    """What can be chosen about the features of a wide ResNet."""
+    """Options of the features of a wide ResNet."""
 
     batch_norm: bool = option(True, "Batch norm after each convolution.")
     running_statistics: bool = option(False, RUNNING)
@@ -160,21 +161,21 @@ class Backbone(ImageOptions):
 
 @dataclass(frozen=True, slots=True)
 class WresnetOptions(Backbone):
-    """What can be chosen about a wide ResNet."""
+    """Options of a wide ResNet."""
 
     classes: int = option(1000, "Number of classes.")
 
 
 @dataclass(frozen=True, slots=True)
 class Classifier(Backbone):
-    """What can be chosen about a face recogniser."""
+    """Options of a face recognizer."""
 
     backbone: str = option("wresnet-50-1", "Backbone of classifier-C.")
     embedding: int = option(512, "Embedding width of classifier-C.")
 
 
 def build_wresnet(depth: str, widening: str, options: WresnetOptions) -> Graph:
-    """Return the training graph of a wide ResNet: its features, a global mean and a classifier without bias."""
+    """Return the training graph of a wide ResNet: its features, a global mean, and a classifier without bias."""
     b = GraphBuilder(options.dtype)
     metrics = pooled_classifier(b, features(b, depth, widening, options), options.classes)
     return options.train(b, metrics)
@@ -183,8 +184,8 @@ def build_wresnet(depth: str, widening: str, options: WresnetOptions) -> Graph:
 def build_classifier(classes: str, options: Classifier) -> Graph:
     """Return the training graph of a backbone, a linear embedding of its pooled features, and a linear classifier.
 
-    The backbone is a wide ResNet, by default ResNet-50; the embedding is 512 wide unless options say otherwise. Real
-    data sets have 85742 and 360232 classes. Raises GraphError for a backbone that is no wide ResNet.
+    The backbone is a wide ResNet, by default ResNet-50; the embedding is 512 wide by default. Real data sets have 85742
+    and 360232 classes. Raises GraphError for a backbone that is not a wide ResNet.
     """
     match = re.fullmatch(PATTERN, options.backbone, re.ASCII)
     if match is None:
@@ -199,9 +200,9 @@ def build_classifier(classes: str, options: Classifier) -> Graph:
 def features(b: GraphBuilder, depth: str, widening: str, options: Backbone) -> str:
     """Add the input "images" and all blocks; return the last one's activation [n, c, y, x].
 
-    L is one of `UNITS`, W a number such that 64 W is whole; GraphError for others. From 64 pixels on the stem is a 7x7
-    convolution of stride 2 and a 3x3 max pool of stride 2; smaller images get a 3x3 convolution of stride 1 and no
-    pool, as is usual for them. Stages 2 to 4 halve the image with the 3x3 convolution of their first block, or with the
+    L must be one of `UNITS`, and 64 W an integer; raises GraphError otherwise. For images of at least 64 pixels the
+    stem is a 7x7 convolution of stride 2 and a 3x3 max pool of stride 2; smaller images get a 3x3 convolution of stride
+    1 and no pool, as is usual. Stages 2 to 4 halve the image with the 3x3 convolution of their first block, or with the
     1x1 convolution before it (He and others, CVPR 2016). Batch norm is on by default.
     """
     units = UNITS.get(int(depth))
@@ -223,7 +224,7 @@ def features(b: GraphBuilder, depth: str, widening: str, options: Backbone) -> s
 
 @dataclass(frozen=True, slots=True)
 class _Network:
-    """The parts of one network: its builder, its options, how many blocks there are."""
+    """The parts of one network: its builder, its options, its number of blocks."""
 
     b: GraphBuilder
     options: Backbone
@@ -237,12 +238,12 @@ class _Network:
         return max_pool(self.b, x, "stem.pool", 3, padding=1)
 
     def block(self, x: str, name: str, width: int, stride: int) -> str:
-        """Return a bottleneck block's activation: 1x1, 3x3, 1x1, and a projection where the shape changes."""
+        """Return a bottleneck block's activation: 1x1, 3x3, 1x1, and a projection if the shape changes."""
         wide = EXPANSION * width
         first, second = (stride, 1) if self.options.stride_first else (1, stride)
         y = self._relu(self._convolution(x, f"{name}.conv1", (width, 1, first)), f"{name}.relu1")
         y = self._relu(self._convolution(y, f"{name}.conv2", (width, 3, second)), f"{name}.relu2")
-        # Without batch norm the residual sums grow with depth unless each block contributes its share.
+        # Without batch norm the residual sums would grow with depth, so each block gets a smaller gain.
         gain = 1.0 if self.options.batch_norm else 1.0 / math.sqrt(self.blocks)
         y = self._convolution(y, f"{name}.conv3", (wide, 1, 1), gain)
         if stride != 1 or self.b.shape(x)[1] != wide:

@@ -1,7 +1,7 @@
-"""Language models by their configurations on the Hugging Face Hub: `hf:ORG/NAME` of a table, or a config.json.
+"""Language models by their configurations on the Hugging Face Hub: `hf:ORG/NAME` from a table, or a config.json.
 
-Kinds whose layers are Llama's, Mixtral's or GPT-2's, with their differences: biases of queries, keys and values
-(Qwen 2), norms of queries and keys (Qwen 3), GELU in place of SiLU (Gemma).
+Supported are models with the layers of Llama, Mixtral or GPT-2, and these variations: biases of queries, keys and
+values (Qwen 2), norms of queries and keys (Qwen 3), GELU in place of SiLU (Gemma).
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ TABLE = Path(__file__).with_name("huggingface.yaml")
 
 GPT2 = "gpt2"
 KINDS = ("llama", "mistral", "mixtral", "qwen2", "qwen3", "qwen3_moe", "phi3", "gemma", GPT2)
-"""Values of `model_type` that are built."""
+"""Supported values of `model_type`."""
 
 SEQUENCE = 4096
-"""Tokens of a sample where nothing is said, or as many positions as a model has."""
+"""Default tokens per sample, unless the model has fewer positions."""
 
 GPT2_POSITIONS, ROPE_BASE, CHOSEN = 1024, 1e4, 2
-"""Where a configuration says nothing, as in Transformers: positions, base of rotary ones, experts a token."""
+"""Defaults as in Transformers: positions, base of rotary positions, experts per token."""
 
 QK_NORMS = ("qwen3", "qwen3_moe")
 
@@ -42,7 +42,7 @@ Count = Annotated[int, msgspec.Meta(ge=1, le=10**9)]
 
 
 class Configuration(msgspec.Struct, frozen=True, kw_only=True):
-    """The fields of a config.json that a training graph depends on, by their names there; others are ignored."""
+    """The fields of a config.json that a training graph depends on, under their names there; others are ignored."""
 
     model_type: str | None = None
     text_config: object = None
@@ -69,7 +69,7 @@ class Configuration(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Depths(Mapping[str, int]):
-    """How many layers a model has, by its name; the names are those of the table."""
+    """The number of layers of each model in the table, by name."""
 
     def __getitem__(self, name: str) -> int:
         return size_of(name).layers
@@ -82,7 +82,7 @@ class Depths(Mapping[str, int]):
 
 
 def is_other(name: str) -> bool:
-    """True for a config.json of a kind of model that only its package builds."""
+    """Return True for a config.json of a model type that only its own package builds."""
     path = Path(name.removeprefix(PREFIX))
     if not name.startswith(PREFIX) or path.suffix != ".json" or not path.is_file():
         return False
@@ -90,7 +90,7 @@ def is_other(name: str) -> bool:
 
 
 def build(name: str, options: llama.Experts) -> Graph:
-    """Return the training graph of a configuration; GraphError for one that is not there or of another kind."""
+    """Return the training graph of a configuration; raise GraphError if it is missing or of another type."""
     size = replace(size_of(name), **options.chosen)
     if isinstance(size, transformer.GptSize):
         return transformer.training(size, options)
@@ -98,11 +98,11 @@ def build(name: str, options: llama.Experts) -> Graph:
 
 
 def size_of(name: str) -> llama.LlamaSize | transformer.GptSize:
-    """Return the extents of a model: `hf:ORG/NAME`, `hf:path/config.json` or path/to/config.json."""
+    """Return the sizes of a model: `hf:ORG/NAME`, `hf:path/config.json` or path/to/config.json."""
     text = name.removeprefix(PREFIX)
     config = _file(Path(text)) if text.endswith(".json") else _known(text)
     if config.model_type not in KINDS:
-        several = "" if config.text_config is None else " with a text_config: multimodal models are not read"
+        several = "" if config.text_config is None else " with a text_config: multimodal models are not supported"
         raise GraphError(f"{name}: expected model_type {', '.join(KINDS)}, found {config.model_type!r}{several}")
     try:
         return _gpt(config) if config.model_type == GPT2 else _llama(config)
@@ -111,13 +111,13 @@ def size_of(name: str) -> llama.LlamaSize | transformer.GptSize:
 
 
 class _FieldError(Exception):
-    """What is wrong with a field of a configuration."""
+    """An error in a field of a configuration."""
 
 
 def _given(config: Configuration, field: str) -> int:
     value = getattr(config, field)
     if value is None:
-        raise _FieldError(f"expected a field {field}, found none")
+        raise _FieldError(f"the field {field} is missing")
     return int(value)
 
 
@@ -168,7 +168,7 @@ def _file(path: Path) -> Configuration:
     try:
         return msgspec.json.decode(path.read_bytes(), type=Configuration)
     except msgspec.DecodeError as error:
-        raise GraphError(f"{path}: expected a config.json of a language model: {error}") from error
+        raise GraphError(f"{path}: not a config.json of a language model: {error}") from error
 
 
 @cache
@@ -183,12 +183,12 @@ def _by_normalized() -> Mapping[str, Configuration]:
 
 def _known(name: str) -> Configuration:
     if (config := _by_normalized().get(_normalized(name))) is None:
-        raise GraphError(f"{PREFIX}{name}: unknown model (a config.json is read, too){nearest(name, _table())}")
+        raise GraphError(f"{PREFIX}{name}: unknown model (pass a config.json instead){nearest(name, _table())}")
     return config
 
 
 def _normalized(name: str) -> str:
-    """Write a name without case and without what names a variant of the same extents."""
+    """Return a name in lower case and without suffixes of variants that have the same sizes."""
     text = name.lower().replace("/meta-llama-", "/llama-")
     while (shorter := _VARIANT.sub("", text)) != text:
         text = shorter

@@ -1,4 +1,4 @@
-"""Layers that several models share, built from catalog operators."""
+"""Layers shared by several models, built from catalog operators."""
 
 from __future__ import annotations
 
@@ -9,23 +9,26 @@ from planner.graph.ir import Init, Value
 
 EPSILON = 1e-5
 RELU_GAIN = math.sqrt(2.0)
-"""Keeps activations' variance where a relu follows (it drops half of it)."""
+"""Gain that keeps the variance of activations before a relu, which drops half of it."""
 
 
 def uniform(fan_in: int, gain: float = 1.0) -> Init:
-    """Return uniform values of variance gain^2 / fan_in, which keeps an activation's variance times gain^2."""
+    """Return a uniform Init of variance gain^2 / fan_in, which keeps an activation's variance times gain^2."""
     return Init("uniform", gain * math.sqrt(3.0 / fan_in))
 
 
 def linear(b: GraphBuilder, x: str, width: int, name: str, gain: float = 1.0) -> str:
-    """Bias-free fully connected layer of x [n, i] to [n, width]; its weight "name.w" is [i, width]."""
+    """Add a bias-free fully connected layer from x [n, i] to [n, width]; its weight "name.w" is [i, width]."""
     fan_in = b.shape(x)[1]
     weight = b.weight(f"{name}.w", (fan_in, width), uniform(fan_in, gain))
     return b.apply("mm", x, weight, name=name)
 
 
 def convolution(b: GraphBuilder, x: str, name: str, size: tuple[int, ...], gain: float = RELU_GAIN) -> str:
-    """Bias-free convolution of x [n, c, y, x]; `size` is (output channels, kernel, stride, padding: kernel // 2)."""
+    """Add a bias-free convolution of x [n, c, y, x].
+
+    `size` is (output channels, kernel, stride, padding=kernel // 2).
+    """
     channels, kernel, stride, padding = (*size, size[1] // 2)[:4]
     fan_in = b.shape(x)[1]
     weight = b.weight(f"{name}.w", (channels, fan_in, kernel, kernel), uniform(fan_in * kernel * kernel, gain))
@@ -33,9 +36,9 @@ def convolution(b: GraphBuilder, x: str, name: str, size: tuple[int, ...], gain:
 
 
 def batch_norm(b: GraphBuilder, x: str, name: str, running: bool = False) -> str:
-    """Batch norm of x [n, c, y, x] from its parts: the statistics are reductions, the normalization is element-wise.
+    """Add batch norm of x [n, c, y, x] in parts: statistics are reductions, the normalization is element-wise.
 
-    With `running`, states "name.running_mean" and "name.running_var" follow them, the variance without bias.
+    With `running`, states "name.running_mean" and "name.running_var" track the statistics, the variance unbiased.
     """
     n, channels, height, width = b.shape(x)
     weight = b.weight(f"{name}.w", (channels,), ONES)
@@ -52,14 +55,14 @@ def batch_norm(b: GraphBuilder, x: str, name: str, running: bool = False) -> str
 
 
 def add_bias(b: GraphBuilder, x: str, name: str, *dims: int) -> str:
-    """Add the weight "name.b", first zeros, whose dimension j is dimension dims[j] of x; the node is "name.bias"."""
+    """Add the weight "name.b", initially zero, whose dimension j is dimension dims[j] of x; the node is "name.bias"."""
     shape = b.shape(x)
     bias = b.weight(f"{name}.b", tuple(shape[dim] for dim in dims), ZEROS)
     return b.apply("add", x, bias, name=f"{name}.bias", dims=dims)
 
 
 def max_pool(b: GraphBuilder, x: str, name: str, kernel: int, padding: int = 0) -> str:
-    """Max pooling of x [n, c, y, x] over kernel x kernel windows that lie 2 apart; return the values."""
+    """Add max pooling of x [n, c, y, x] over kernel x kernel windows with stride 2; return the values."""
     return b.apply_all(
         "max_pool2d_with_indices",
         x,
@@ -80,13 +83,13 @@ def flatten(b: GraphBuilder, x: str, name: str) -> str:
 
 
 def global_pool(b: GraphBuilder, x: str, name: str) -> str:
-    """Mean over rows and columns: x [n, c, y, x] to [n, c]."""
+    """Add the mean over rows and columns: x [n, c, y, x] to [n, c]."""
     _, _, height, width = b.shape(x)
     return b.apply("mean", x, name=name, dims=(2, 3), count=height * width)
 
 
 def layer_norm(b: GraphBuilder, x: str, name: str) -> str:
-    """Layer norm over the last dimension of x, from its parts: two reductions and an element-wise normalization."""
+    """Add layer norm over the last dimension of x in parts: two reductions and an element-wise normalization."""
     *rest, width = b.shape(x)
     rows, last = tuple(range(len(rest))), (len(rest),)
     weight = b.weight(f"{name}.w", (width,), ONES)
@@ -97,7 +100,7 @@ def layer_norm(b: GraphBuilder, x: str, name: str) -> str:
 
 
 def rms_norm(b: GraphBuilder, x: str, name: str, eps: float = EPSILON) -> str:
-    """RMS norm over the last dimension of x: a reduction and an element-wise normalization; its weight is "name.w"."""
+    """Add RMS norm over the last dimension of x: a reduction and an element-wise normalization with weight "name.w"."""
     width = b.shape(x)[-1]
     weight = b.weight(f"{name}.w", (width,), ONES)
     square = b.apply("mean_square", x, name=f"{name}.square", count=width)
@@ -105,27 +108,27 @@ def rms_norm(b: GraphBuilder, x: str, name: str, eps: float = EPSILON) -> str:
 
 
 def _row_sums(b: GraphBuilder, x: str, name: str) -> tuple[str, str]:
-    """Maximum and sum of exponentials over the last dimension of x."""
+    """Return the maximum and the sum of exponentials over the last dimension of x."""
     maximum = b.apply("amax", x, name=f"{name}.maximum", dims=(len(b.shape(x)) - 1,))
     return maximum, b.apply("sum_exp", x, maximum, name=f"{name}.total")
 
 
 def softmax(b: GraphBuilder, x: str, name: str) -> str:
-    """Softmax over the last dimension of x, from its parts: two reductions and an element-wise quotient."""
+    """Add softmax over the last dimension of x in parts: two reductions and an element-wise quotient."""
     return b.apply("softmax", x, *_row_sums(b, x, name), name=name)
 
 
 def softmax_cross_entropy(b: GraphBuilder, logits: str, labels: str, name: str, count: int) -> str:
-    """Softmax cross entropy of logits [..., c] against int32 labels [...], summed over all and divided by `count`.
+    """Add softmax cross entropy of logits [..., c] and int32 labels [...], summed and divided by `count`.
 
-    It is computed in the weights' dtype, in single precision where precision is mixed.
+    It is computed in the weights' dtype: float32 with mixed precision.
     """
     logits = b.cast(logits, b.weight_dtype, f"{name}.logits")
     return b.apply("cross_entropy", logits, *_row_sums(b, logits, name), labels, name=name, count=count)
 
 
 def classify(b: GraphBuilder, logits: str) -> dict[str, str]:
-    """End a classifier, of logits [..., classes], in labels [...] and their mean loss; return the metrics."""
+    """Add the labels [...] and the mean loss of a classifier's logits [..., classes]; return the metrics."""
     *rows, classes = b.shape(logits)
     labels = b.integers("labels", rows, classes)
     loss = softmax_cross_entropy(b, logits, labels, "loss", math.prod(rows))
@@ -133,5 +136,8 @@ def classify(b: GraphBuilder, logits: str) -> dict[str, str]:
 
 
 def pooled_classifier(b: GraphBuilder, x: str, classes: int) -> dict[str, str]:
-    """Global average pool of x [n, c, y, x], a fully connected layer without bias, and the loss; return the metrics."""
+    """Add a global average pool of x [n, c, y, x], a fully connected layer without bias, and the loss.
+
+    Return the metrics.
+    """
     return classify(b, linear(b, global_pool(b, x, "pool"), classes, "fc"))

@@ -1,9 +1,9 @@
-"""Language models of published sizes with RMS norm, rotary positions and SwiGLU: Llama 2, Llama 3.1 and Mixtral.
+"""Language models with RMS norm, rotary positions and SwiGLU: Llama 2, Llama 3.1, Mixtral, and models of any size.
 
-Queries share heads of keys and values, no layer has biases, attention stores no matrix. Of Mixtral's experts every
-token chooses two; an expert takes of a sample its equal share of choices times `capacity`, and those that come late are
-left out, which keeps the residual sum as it is. Mixtral was trained with a loss that balances experts besides; it is
-not here.
+Queries share key and value heads, layers have no biases, and attention stores no score matrix. In Mixtral every token
+chooses two experts. An expert accepts, per sample, its equal share of choices times `capacity`; later choices are
+dropped, which leaves the residual sum unchanged. Mixtral was also trained with a load-balancing loss, which is not
+included here.
 """
 
 from __future__ import annotations
@@ -24,13 +24,12 @@ from planner.models.options import width as read_width
 
 @dataclass(frozen=True, slots=True)
 class LlamaSize:
-    """Extents; `groups` are heads of keys and values, `hidden` is the width of fully connected layers.
+    """Sizes; `groups` is the number of key and value heads, `hidden` the width of the feed-forward layers.
 
-    A head is `head` wide, or as wide as heads that share the width of the model are.
-
-    `base` is that of rotary positions, `stretched` whether they are Llama 3.1's. Without `experts` every token passes
-    the same layers. Fully connected layers that are not `gated` have two matrices and a GELU; a gate has `activation`.
-    With `qkv_bias` queries, keys and values have biases, with `qk_norm` queries and keys an RMS norm in every head.
+    `head` is the width of a head; 0 divides the model's width among the heads. `base` is that of rotary positions,
+    `stretched` selects Llama 3.1's frequencies. Without `experts` the layers are dense. Feed-forward layers without
+    `gated` have two matrices and a GELU; a gate uses `activation`. With `qkv_bias` queries, keys and values have
+    biases; with `qk_norm` queries and keys have an RMS norm per head.
     """
 
     layers: int
@@ -53,7 +52,7 @@ class LlamaSize:
 
     @property
     def head_width(self) -> int:
-        """How wide a head is."""
+        """Width of a head."""
         return self.head or self.width // self.heads
 
 
@@ -64,13 +63,13 @@ SIZES = {
     "llama-3.1-70b": LlamaSize(80, 8192, 64, 8, 28672, 128256, 8192, 5e5, stretched=True),
     "llama-3.1-405b": LlamaSize(126, 16384, 128, 8, 53248, 128256, 8192, 5e5, stretched=True),
 }
-"""Touvron et al. (2023); Grattafiori et al. (2024), with the sequence of most of its training."""
+"""Touvron et al. (2023); Grattafiori et al. (2024), with the sequence length of most of its training."""
 
 HEAD_WIDTH, MULTIPLE = 128, 256
-"""Of a model of any size: how wide a head is, and of what its fully connected layers are a multiple."""
+"""For models of any size: the width of a head, and a divisor of the width of the feed-forward layers."""
 
 HEAD_WIDTHS = range(2, (1 << 14) + 1, 2)
-"""How wide a head may be: its pairs of elements are turned, by angles that a graph lists."""
+"""Possible widths of a head, which must be even: rotary positions turn pairs of elements."""
 
 EXPERTS = {"mixtral-8x7b": LlamaSize(32, 4096, 32, 8, 14336, 32000, 4096, 1e6, experts=8)}
 """Jiang et al. (2024)."""
@@ -78,7 +77,7 @@ EXPERTS = {"mixtral-8x7b": LlamaSize(32, 4096, 32, 8, 14336, 32000, 4096, 1e6, e
 
 @dataclass(frozen=True, slots=True)
 class Experts(Published):
-    """What models of experts have."""
+    """Options of mixture-of-experts models."""
 
     capacity: float = option(1.25, "Capacity factor: tokens an expert takes, relative to an even share.")
 
@@ -90,11 +89,11 @@ def build(name: str, options: Published) -> Graph:
 
 @dataclass(frozen=True, slots=True)
 class SizedOptions(Training):
-    """What can be chosen about a model of any size."""
+    """Options of a model of any size."""
 
     sequence: int = option(4096, "Sequence length in tokens (of the target, in an encoder-decoder).")
     vocabulary: int = option(32000, "Vocabulary size.")
-    heads: int | None = option(None, "Attention heads; default: width / 64, of llama-L-D width / 128.")
+    heads: int | None = option(None, "Attention heads; default: width / 64; for llama-L-D, width / 128.")
     groups: int | None = option(None, "Key-value heads (grouped-query attention). Default: as many as heads.")
     head_size: int | None = option(None, "Head dimension. Default: width / heads.")
     hidden: int | None = option(None, "Hidden width of the MLP. Default: 8/3 width, rounded up to 256.")
@@ -106,27 +105,24 @@ class SizedOptions(Training):
 
 
 def build_sized(layers: str, width: str, options: SizedOptions) -> Graph:
-    """Return the training graph of a model of any size: see `training`. Heads are 128 wide, of narrow models less.
+    """Return the training graph of a model of any size: see `training`. Heads are 128 wide by default.
 
-    Raises GraphError for heads that do not divide the width, are no even number wide, or are no multiple of groups.
+    Raises GraphError for heads that do not divide the width or have an odd width, and for groups that do not divide
+    them.
     """
     units = read_width(width)
     heads = options.heads or max(1, units // HEAD_WIDTH)
     groups = options.groups or heads
     if heads % groups or (options.head_size is None and units % (2 * heads)):
         raise GraphError(
-            f"options heads and groups: expected heads of an even width that divide {units} and groups that divide "
-            f"them, found {heads} and {groups}"
+            f"options heads and groups: heads must have an even width and divide {units}, and groups must divide "
+            f"heads; found {heads} heads and {groups} groups"
         )
     if options.head_size is not None and options.head_size not in HEAD_WIDTHS:
-        raise GraphError(
-            f"option head_size: expected an even width from 2 to {HEAD_WIDTHS[-1]}, found {options.head_size}"
-        )
+        raise GraphError(f"option head_size: must be even and from 2 to {HEAD_WIDTHS[-1]}, found {options.head_size}")
     hidden = options.hidden or math.ceil(8 * units / 3 / MULTIPLE) * MULTIPLE
     if options.experts and not 1 <= options.chosen_experts <= options.experts:
-        raise GraphError(
-            f"option chosen_experts: expected 1 to {options.experts} of the experts, found {options.chosen_experts}"
-        )
+        raise GraphError(f"option chosen_experts: must be from 1 to {options.experts}, found {options.chosen_experts}")
     size = LlamaSize(
         int(layers), units, heads, groups, hidden, options.vocabulary, options.sequence, tied=options.tied,
         experts=options.experts or 0, chosen=options.chosen_experts, gated=options.gated, head=options.head_size or 0,
@@ -135,17 +131,17 @@ def build_sized(layers: str, width: str, options: SizedOptions) -> Graph:
 
 
 def build_experts(name: str, options: Experts) -> Graph:
-    """Return the training graph of a published model of experts: see `training`."""
+    """Return the training graph of a published mixture-of-experts model: see `training`."""
     return training(replace(EXPERTS[name], **options.chosen), options, options.capacity)
 
 
 def training(size: LlamaSize, options: Training, capacity: float = 1.0) -> Graph:
     """Return the training graph: inputs "tokens" [batch, sequence] and "labels" [batch, sequence], mean loss.
 
-    Raises GraphError for experts of no capacity.
+    Raises GraphError for experts without capacity.
     """
     if not capacity:
-        raise GraphError(f"option capacity: expected above 0, found {capacity}")
+        raise GraphError(f"option capacity: must be above 0, found {capacity}")
     b = GraphBuilder(options.dtype)
     words = b.integers("tokens", (options.samples, size.sequence), size.vocabulary)
     weight = table(b, "embedding", size.vocabulary, size.width)
@@ -159,10 +155,10 @@ def training(size: LlamaSize, options: Training, capacity: float = 1.0) -> Graph
 
 
 def frequencies(size: LlamaSize) -> list[float]:
-    """Return by how much the angle of each pair of a head's elements grows with position.
+    """Return the rotary frequency of each pair of a head's elements, in radians per position.
 
-    Llama 3.1 divides by 8 what turns less than once in 8192 positions, not what turns more than four times, and goes
-    from one to the other between.
+    Llama 3.1 divides by 8 the frequencies with less than one turn in 8192 positions, keeps those with more than four
+    turns, and interpolates between.
     """
     width = size.head_width
     unscaled = [size.base ** (-2 * pair / width) for pair in range(width // 2)]
@@ -174,7 +170,7 @@ def frequencies(size: LlamaSize) -> list[float]:
 
 
 def angles(b: GraphBuilder, size: LlamaSize) -> tuple[str, str]:
-    """Add cosines and sines of rotary positions, [sequence, width of a head]."""
+    """Add cosines and sines of rotary positions; return both names: [sequence, head width]."""
     frequency = b.constant("rotary.frequencies", np.asarray(2 * frequencies(size), b.angle_dtype))
     places = b.apply("arange", name="rotary.places", dtype=b.angle_dtype, extents={"i": size.sequence})
     angle = b.apply("einsum", places, frequency, name="rotary.angles", equation="s,j->sj")
@@ -187,7 +183,7 @@ def angles(b: GraphBuilder, size: LlamaSize) -> tuple[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Layers:
-    """Pre-norm layers of one network: its builder, size, angles of positions, and what experts take."""
+    """Pre-norm layers of one network: its builder, its sizes, rotary angles, and the experts' capacity factor."""
 
     b: GraphBuilder
     size: LlamaSize
@@ -195,7 +191,7 @@ class Layers:
     capacity: float
 
     def attention(self, x: str, name: str) -> str:
-        """Add to x [b, s, d] what its positions attend to, themselves and before, in its norm."""
+        """Add to x [b, s, d] the causal self-attention of its norm."""
         b, size = self.b, self.size
         norm, head = rms_norm(b, x, f"{name}.norm"), size.head_width
         q, k, v = (
@@ -218,13 +214,13 @@ class Layers:
         return b.apply("add", x, project(b, mixed, f"{name}.out", back), name=f"{name}.sum")
 
     def mlp(self, x: str, name: str) -> str:
-        """Add to x [b, s, d] its norm through fully connected layers."""
+        """Add to x [b, s, d] a feed-forward layer of its norm."""
         norm = rms_norm(self.b, x, f"{name}.norm")
         y = self._connected(norm, name, ("bsd,df->bsf", "bsf,fd->bsd"))
         return self.b.apply("add", x, y, name=f"{name}.sum")
 
     def experts(self, x: str, name: str) -> str:
-        """Add to x [b, s, d] its norm through the experts that each token chooses, weighted by a softmax of scores."""
+        """Add to x [b, s, d] the experts that each token of its norm chooses, weighted by a softmax of scores."""
         b, (_, length, width), size = self.b, self.b.shape(x), self.size
         norm = rms_norm(b, x, f"{name}.norm")
         router = WeightProduct("bsd,de->bse", (width, size.experts), bias=False)
@@ -243,7 +239,7 @@ class Layers:
         return b.apply("add", x, y, name=f"{name}.sum")
 
     def _connected(self, x: str, name: str, equations: tuple[str, str], leading: tuple[int, ...] = ()) -> str:
-        """Project up, activate and project down; weights have the leading dimensions of experts."""
+        """Project up, activate and project down; weights have a leading dimension of experts."""
         size = self.size
         up = WeightProduct(equations[0], (*leading, size.width, size.hidden), RELU_GAIN, bias=False)
         y = self._activated(x, name, up)
@@ -251,7 +247,7 @@ class Layers:
         return project(self.b, y, f"{name}.down", down)
 
     def _activated(self, x: str, name: str, up: WeightProduct) -> str:
-        """One projection through a GELU or, `gated`, one through SiLU times another."""
+        """Apply one projection and a GELU or, if `gated`, one projection through SiLU times another."""
         b = self.b
         if not self.size.gated:
             return b.apply("gelu", project(b, x, f"{name}.up", up), name=f"{name}.gelu")

@@ -1,4 +1,4 @@
-"""What can be chosen about a model besides its name: every family's options derive from those of training."""
+"""Options of models; those of every family extend the options of training."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from planner.graph.optimizers import CONSTANTS, OF_GRADIENTS, OPTIMIZERS, Optimi
 from planner.graph.training import RECOMPUTE, Recipe, training_graph
 
 CHOICES = {"dtype": (*FLOATING, *MIXED), "optimizer": tuple(OPTIMIZERS), "recompute": RECOMPUTE}
-"""The options whose value is one of several names."""
+"""Options whose value is one of several names."""
 
 
 LR = 0.01
 ADAM_LR = 3e-4
-"""Learning rates where none is given; Adam's, whose steps are of that size, is LLaMA's (arXiv:2302.13971)."""
+"""Default learning rates; Adam's, whose steps are of that size, is LLaMA's (arXiv:2302.13971)."""
 
 ADAMS = ("adam", "adamw")
 
@@ -28,13 +28,16 @@ RUNNING = "Keep running statistics of batch norm, for evaluation."
 
 
 def option(default: Any, meaning: str) -> Any:
-    """Declare an option of a family with its default; None stands for what the model makes of its other numbers."""
+    """Declare an option of a family with its default.
+
+    None means a value that follows from the model's other numbers.
+    """
     return field(default=default, metadata={"help": meaning})
 
 
 @dataclass(frozen=True, slots=True)
 class Training:
-    """What every family has. An option is a count (`int`), a number from 0 (`float`), a switch or a name.
+    """Options of every family. An option is a count (`int`), a number of at least 0 (`float`), a switch or a name.
 
     Raises GraphError for a value out of range.
     """
@@ -68,12 +71,12 @@ class Training:
 
     @property
     def samples(self) -> int:
-        """Samples of one micro-batch."""
+        """Samples per micro-batch."""
         return self.recipe.samples(self.batch)
 
     @property
     def recipe(self) -> Recipe:
-        """How an iteration goes through the batch."""
+        """Training options of an iteration."""
         return Recipe(self.micro_batches, self.recompute, self.loss_scale)
 
     @property
@@ -85,7 +88,7 @@ class Training:
         return Optimizer(self.optimizer, **constants)
 
     def train(self, b: GraphBuilder, metrics: Mapping[str, str], also: Iterable[str] = ()) -> Graph:
-        """Training graph of the forward graph in `b`, with these options' optimizer and recipe."""
+        """Return the training graph of the forward graph in `b`, with these options' optimizer and recipe."""
         return training_graph(b, metrics, self.update, also, self.recipe)
 
 
@@ -95,7 +98,7 @@ def _check(name: str, kind: str, value: object, default: object) -> None:
     if kind == "int" and (type(value) is not int or value < 1):
         raise GraphError(f"option {name} must be a positive integer, found {value!r}")
     if kind == "float" and not (type(value) in (int, float) and 0 <= value < math.inf):  # type: ignore[operator]
-        raise GraphError(f"option {name} must be a finite number from 0, found {value!r}")
+        raise GraphError(f"option {name} must be a finite number of at least 0, found {value!r}")
     if kind == "bool" and type(value) is not bool:
         raise GraphError(f"option {name} must be True or False, found {value!r}")
     if kind == "str" and (not isinstance(value, str) or value not in CHOICES.get(name, (value,))):
@@ -104,7 +107,7 @@ def _check(name: str, kind: str, value: object, default: object) -> None:
 
 @dataclass(frozen=True, slots=True)
 class ImageOptions(Training):
-    """What models of images have."""
+    """Options of image models."""
 
     image: int = option(224, "Height and width of the images.")
     channels: int = option(3, "Channels of the images.")
@@ -112,7 +115,7 @@ class ImageOptions(Training):
 
 @dataclass(frozen=True, slots=True)
 class Scaled(ImageOptions):
-    """What AlexNet and VGG-16 have."""
+    """Options of AlexNet and VGG-16."""
 
     classes: int = option(1000, "Number of classes.")
     width: float = option(1.0, "Multiplies every layer's width, except the last.")
@@ -120,10 +123,10 @@ class Scaled(ImageOptions):
 
 @dataclass(frozen=True, slots=True)
 class Tokens(Training):
-    """What transformers have.
+    """Options of transformers.
 
-    Attention is blind to the keys' bias. Its gradient is rounding alone, which Adam blows up to full steps, so that
-    with Adam and `qkv_bias` no two ways of computing agree on it.
+    Attention does not depend on the keys' bias, so the gradient of that bias is rounding error, which Adam amplifies to
+    full steps. Therefore, with Adam and `qkv_bias`, no two ways of computing agree on it.
     """
 
     sequence: int = option(1024, "Sequence length in tokens (of the target, in an encoder-decoder).")
@@ -141,12 +144,12 @@ class Tokens(Training):
             if getattr(self, name) >= 1:
                 raise GraphError(f"option {name} must be below 1, found {getattr(self, name)!r}")
         if self.flash and self.attention_dropout:
-            raise GraphError("option attention_dropout must be 0 where attention stores no matrix (flash)")
+            raise GraphError("option attention_dropout must be 0 with flash, which stores no attention matrix")
 
 
 @dataclass(frozen=True, slots=True)
 class Published(Training):
-    """What language models of published sizes have: what is not chosen is as published."""
+    """Options of language models of published sizes; None keeps the published value."""
 
     layers: int | None = option(None, "Number of layers.")
     sequence: int | None = option(None, "Sequence length in tokens (of the target, in an encoder-decoder).")
@@ -155,18 +158,18 @@ class Published(Training):
 
     @property
     def chosen(self) -> dict[str, Any]:
-        """What was chosen, by name."""
+        """The options that were set, by name."""
         values = ((name, getattr(self, name)) for name in ("layers", "sequence", "vocabulary", "tied"))
         return {name: value for name, value in values if value is not None}
 
 
 def width(text: str) -> int:
-    """Return the number written in decimal, or in units of 1024 with a "k"."""
+    """Return a number written in decimal, or in units of 1024 with a "k"."""
     return int(text[:-1]) * 1024 if text.endswith("k") else int(text)
 
 
 def scaled(units: int, factor: float) -> int:
-    """Return `units` times the option `width`; GraphError unless that is a positive integer."""
+    """Return `units` times the option `width`; raise GraphError unless that is a positive integer."""
     product = units * Fraction(factor)
     if product.denominator != 1 or product < 1:
         raise GraphError(f"option width must make {units} units a positive integer, found {factor!r}")

@@ -1,6 +1,6 @@
 """RNN-L-H: L stacked LSTM layers of H hidden units, unrolled, with a softmax at every timestep (Tofu Sec 7).
 
-The four gates' weights have a leading dimension of 4, so that sharding the hidden units keeps a unit's gates on one
+The weights of the four gates have a leading dimension of 4, so sharding the hidden units keeps a unit's gates on one
 worker. There are no biases and no projections.
 """
 
@@ -19,7 +19,7 @@ GATE_EQUATION = "bi,ghi->bgh"
 
 @dataclass(frozen=True, slots=True)
 class RnnOptions(Training):
-    """What can be chosen about an unrolled LSTM."""
+    """Options of an unrolled LSTM."""
 
     unroll: int = option(20, "Number of unrolled time steps.")
     input_width: int = option(512, "Input width of a time step.")
@@ -27,7 +27,7 @@ class RnnOptions(Training):
 
 
 def build_rnn(layers: str, hidden: str, options: RnnOptions) -> Graph:
-    """Return the training graph of an unrolled LSTM: inputs "x.t" and "labels.t", the loss their mean over timesteps.
+    """Return the training graph of an unrolled LSTM: inputs "x.t" and "labels.t", mean loss over timesteps.
 
     The states before the first timestep are inputs of zeros. The metrics name the last timestep's logits and labels.
     """
@@ -53,13 +53,13 @@ def build_rnn(layers: str, hidden: str, options: RnnOptions) -> Graph:
 
 
 class _Cell:
-    """One LSTM layer: its weights, and its state as of the timestep last added to the graph."""
+    """One LSTM layer: its weights, and its state after the timestep last added to the graph."""
 
     def __init__(self, b: GraphBuilder, name: str, sizes: tuple[int, int, int]) -> None:
         batch, inputs, hidden = sizes
         self.b = b
         self.name = name
-        # Two products are added, so each brings half of the variance.
+        # Two products are added, so each has half of the variance.
         init = uniform(inputs + hidden)
         self.weight_x = b.weight(f"{name}.wx", (len(GATES), hidden, inputs), init)
         self.weight_h = b.weight(f"{name}.wh", (len(GATES), hidden, hidden), init)

@@ -1,9 +1,9 @@
 """Transformer-L-D, a GPT of any size; GPT-2, GPT-3 and BLOOM; and Encoder-decoder-L-D.
 
-All have pre-norm blocks with GELU. The published ones have biases, embeddings that are the output layer's weights too,
-and attention that stores no matrix. BLOOM has no embeddings of positions: what a head sees of a key falls with its
-distance (ALiBi, Press et al., 2022). An encoder-decoder's decoder blocks attend to the encoder's result too (Vaswani et
-al., "Attention is all you need"): every one reads the same result, so its graph is no chain.
+All have pre-norm blocks with GELU. The published models have biases, tied embeddings, and attention that stores no
+score matrix. BLOOM has no position embeddings: a head's score of a key decreases with distance (ALiBi, Press et al.,
+2022). The decoder blocks of an encoder-decoder also attend to the encoder's result (Vaswani et al., "Attention is all
+you need"). They all read the same result, so the graph is not a chain.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from planner.models.options import width as read_width
 
 @dataclass(frozen=True, slots=True)
 class GptSize:
-    """Extents and kinds of parts; `alibi` takes the place of embeddings of positions."""
+    """Sizes and kinds of parts; `alibi` replaces position embeddings."""
 
     layers: int
     width: int
@@ -73,16 +73,16 @@ def training(size: GptSize, options: Training) -> Graph:
 
 
 def _embedded(b: GraphBuilder, words: str, weight: str, alibi: bool) -> str:
-    """Embed tokens; without positions they are normalized."""
+    """Embed tokens; with ALiBi, normalize the embeddings instead of adding positions."""
     if not alibi:
         return embed(b, words, weight, "embedding")
     return layer_norm(b, b.apply("embedding", weight, words, name="embedding"), "embedding.norm")
 
 
 def slopes(heads: int) -> list[float]:
-    """Return by how much each head's scores fall with a key's distance: powers of two between 1 and 1/256.
+    """Return by how much each head's scores fall per position of distance: powers of two between 1/256 and 1.
 
-    Where heads are no power of two, those that are too many get the slopes between the others'.
+    If the number of heads is not a power of two, the additional heads get slopes between those of the others.
     """
     power = 1 << (heads.bit_length() - 1)
     steps = [8 * (head + 1) / power for head in range(power)]
@@ -91,7 +91,7 @@ def slopes(heads: int) -> list[float]:
 
 
 def distance_bias(b: GraphBuilder, heads: int, sequence: int) -> str:
-    """Add what every head adds to the score of every key, [heads, sequence]: a softmax sees differences alone."""
+    """Add the bias of every head for every key: [heads, sequence]. A softmax depends only on differences."""
     slope = b.constant("alibi.slopes", np.asarray(slopes(heads), b.angle_dtype))
     places = b.apply("arange", name="alibi.places", dtype=b.angle_dtype, extents={"i": sequence})
     bias = b.apply("einsum", slope, places, name="alibi.bias", equation="h,k->hk")
@@ -100,7 +100,7 @@ def distance_bias(b: GraphBuilder, heads: int, sequence: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class EncoderDecoder(Tokens):
-    """What can be chosen about an encoder-decoder."""
+    """Options of an encoder-decoder."""
 
     source_sequence: int | None = option(None, "Source sequence length. Default: that of the target.")
 
@@ -108,8 +108,9 @@ class EncoderDecoder(Tokens):
 def build_transformer(layers: str, width: str, options: Tokens) -> Graph:
     """Return the training graph of a GPT: inputs "tokens" [batch, sequence] and "labels" [batch, sequence].
 
-    Heads are 64 wide and fully connected layers 4 D; the loss is the mean over all positions. The output layer's
-    weights are the tokens' embeddings unless `options.tied` is off. Raises GraphError for heads that do not divide D.
+    Heads are 64 wide by default and feed-forward layers 4 D; the loss is the mean over all positions. The output layer
+    shares the weights of the token embeddings unless `options.tied` is off. Raises GraphError for heads that do not
+    divide D.
     """
     units = read_width(width)
     size = GptSize(
@@ -123,8 +124,8 @@ def build_transformer(layers: str, width: str, options: Tokens) -> Graph:
 def build_encoder_decoder(layers: str, width: str, options: EncoderDecoder) -> Graph:
     """Return the training graph: inputs "source" and "target" [batch, sequence] and "labels" [batch, sequence].
 
-    Source, target and output layer share one table of embeddings unless `options.tied` is off. Raises GraphError for
-    heads that do not divide D.
+    Source, target and output layer share one embedding table unless `options.tied` is off. Raises GraphError for heads
+    that do not divide D.
     """
     b, count, units = GraphBuilder(options.dtype), int(layers), read_width(width)
     heads = heads_of(units, options)

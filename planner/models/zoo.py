@@ -1,4 +1,4 @@
-"""Model names and the functions that build them."""
+"""The zoo: model names, and the functions that build them."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from topologies import Machine
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """A family of models: how its names are spelled, an example, how they are built, and what can be chosen.
+    """A family of models: the pattern of its names, an example, its builder, and its options.
 
-    `build` takes the groups of `pattern` as they are written, then an instance of `options`, a frozen dataclass. Of one
-    that `repeats` the first group says how many layers there are, all alike but the first and the last. `depths` are
-    all names of a family that has no others, and the layers of each unless its option `layers` says; of one that is not
-    listed the example stands for them.
+    `build` takes the groups of `pattern` as text, then an instance of `options`, a frozen dataclass. If a family
+    `repeats`, the first group is the number of layers, which are identical except for the first and last. `depths`
+    lists all names of a family with fixed names, with the layers of each unless its option `layers` overrides them. If
+    not `is_listed`, the example stands for the names.
     """
 
     pattern: str
@@ -48,7 +48,7 @@ class Family:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """All names, or one as an example of them."""
+        """All names, or the example."""
         return tuple(self.depths) if self.depths and self.is_listed else (self.example,)
 
 
@@ -89,39 +89,39 @@ FAMILIES: dict[str, Family] = {
         is_listed=False,
     ),
 }
-"""From a family's spelling to the family; add to it to have models of your own by name."""
+"""Families by spelling. Add to it to give names to your own models."""
 
 
 def build(name: str, **options: object) -> Graph:
     """Return the checked training graph of a zoo model: forward, backward and weight update.
 
     `options` are fields of the family's options. A width may be written in units of 1024: "rnn-8-8k". Raises GraphError
-    for a name that fits no family, and for options that the family has no use for or values out of range.
+    for a name that matches no family, for options that the family does not have, and for values out of range.
     """
     for spelling, family in FAMILIES.items():
         if match := re.fullmatch(family.pattern, name, re.ASCII):
             return built_as_asked(name, family.build(*match.groups(), _options(spelling, family, options)), options)
         if re.fullmatch(family.pattern, re.sub(r"\d+", "1", name), re.ASCII):
-            raise GraphError(f"{name}: expected in {spelling} whole numbers from 1 to {MOST}, no zeros before them")
+            raise GraphError(f"{name}: the numbers in {spelling} must be from 1 to {MOST}, without leading zeros")
     known = ", ".join(_spelled(spelling, family) for spelling, family in FAMILIES.items())
     hint = _hint(name)
     raise GraphError(f"unknown model {name!r}{f'{hint} The' if hint else '; the'} zoo has {known}")
 
 
 def known_names() -> tuple[str, ...]:
-    """Return a name of every family, and all names of those whose sizes are published."""
+    """Return the example of every family, or all its names if its sizes are published."""
     return tuple(name for family in FAMILIES.values() for name in family.names)
 
 
 def _hint(name: str) -> str:
-    """Write which models were meant: those of nearly that name, or else of a name that begins alike."""
+    """Return a hint about similar model names: close ones, else those with the same beginning."""
     word = re.split(r"[^a-z]", name.lower(), maxsplit=1)[0]
     alike = [known for known in known_names() if word and known.startswith(word)]
     return nearest(name, known_names()) or (f": did you mean {', '.join(alike)}?" if alike else "")
 
 
 def is_zoo_name(name: str) -> bool:
-    """True if a family has a model of this name."""
+    """Return True if a family has a model of this name."""
     if huggingface.is_other(name):
         return False
     return any(re.fullmatch(family.pattern, name, re.ASCII) for family in FAMILIES.values())
@@ -130,7 +130,10 @@ def is_zoo_name(name: str) -> bool:
 def with_few_layers(
     name: str, options: Mapping[str, object], few: int
 ) -> tuple[str, dict[str, object], tuple[int, ...]]:
-    """Return a model like the one named, with `few` layers where it can have any, and how many there would be."""
+    """Return the model with at most `few` layers, its options, and the original numbers of layers.
+
+    A model whose depth cannot vary is returned unchanged, with ().
+    """
     for family in FAMILIES.values():
         match = re.fullmatch(family.pattern, name, re.ASCII)
         if match and family.repeats:
@@ -143,18 +146,18 @@ def with_few_layers(
 
 
 def option_names(name: str) -> tuple[str, ...]:
-    """Return the options of a model's family."""
+    """Return the option names of a model's family."""
     families = (family for family in FAMILIES.values() if re.fullmatch(family.pattern, name, re.ASCII))
     return tuple(known.name for family in families for known in fields(family.options))
 
 
 def built_as_asked(name: str, graph: Graph, options: Mapping[str, object]) -> Graph:
-    """Return the graph; GraphError where it has other micro-batches than the options say."""
+    """Return the graph. Raises GraphError if its number of micro-batches differs from the options."""
     asked, built = options.get("micro_batches", 1), graph.micro_batches
     if asked != built:
         raise GraphError(
-            f"{name}: expected a graph of {asked} micro-batches, found {built}: a function that builds one passes "
-            "training_graph a Recipe"
+            f"{name}: expected a graph of {asked} micro-batches, found {built}: pass a Recipe to training_graph in the "
+            "function that builds it"
         )
     return graph
 
@@ -181,9 +184,9 @@ def _spelled(spelling: str, family: Family) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ModelOption:
-    """An option of some families: what kind of value it takes, among which names, if any, and what it means.
+    """An option of some families: the type of its value, its possible names if any, and its meaning.
 
-    `default` says what holds without it, and in which families, in square brackets; nothing where `meaning` does.
+    `default` is its default by family, in square brackets, or empty if `meaning` states it.
     """
 
     kind: str
@@ -212,7 +215,7 @@ def model_options() -> dict[str, ModelOption]:
 
 
 def _defaults(by_default: Mapping[object, list[str]]) -> str:
-    """Write the defaults, with the families that have them unless all have one."""
+    """Return the defaults as text, with the families that have them unless all share one."""
     known = {default: names for default, names in by_default.items() if default is not None}
     if [len(names) for names in by_default.values()] == [len(FAMILIES)]:
         return f"[default: {next(iter(known))}]" if known else ""
@@ -223,16 +226,16 @@ def _defaults(by_default: Mapping[object, list[str]]) -> str:
 
 OPTIMIZER = "adamw"
 PRECISIONS = (("bfloat16", "mixed"), ("float16", "mixed-float16"))
-"""In which precision, as devices have it; float32 on those that have neither."""
+"""Preferred precisions, by the dtype that a device needs for them. A device with neither uses float32."""
 
 HALF_EPS = 1e-4
-"""Adam's in half precision, where less is nothing."""
+"""Adam's `eps` in half precision, where smaller values are zero."""
 
 
 def trained_as(model: str, machine: Machine | None, given: Mapping[str, object] | None = None) -> dict[str, object]:
-    """Return a model's options: what is `given`, and of a model of the zoo what it is trained with besides.
+    """Return a model's options: those `given`, and for zoo models also the defaults of training.
 
-    Without a machine it is one whose devices multiply in bfloat16.
+    Without a machine, devices are assumed to multiply in bfloat16.
     """
     options = dict(given or {})
     names = option_names(model) if is_zoo_name(model) else ()
@@ -240,7 +243,7 @@ def trained_as(model: str, machine: Machine | None, given: Mapping[str, object] 
 
 
 def defaults(machine: Machine | None, given: Mapping[str, object]) -> dict[str, object]:
-    """Return with what a model is trained, besides the options `given`, that says nothing of it itself."""
+    """Return default options of training, except those in `given`."""
     options: dict[str, object] = {"dtype": _precision(machine), "optimizer": OPTIMIZER, **given}
     if options["dtype"] == "mixed-float16" and "eps" in constants_of(str(options["optimizer"])):
         options.setdefault("eps", HALF_EPS)

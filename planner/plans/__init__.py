@@ -1,1 +1,1 @@
-"""Plans: the decisions, the traffic that follows from them, and how they are stored."""
+"""Plans: decisions, the traffic that follows from them, and their file format."""

@@ -1,4 +1,4 @@
-"""Checking a plan: that every decision is there and possible, and that nothing said of its search contradicts it."""
+"""Check a plan: every decision exists and is eligible, and the record of its search does not contradict it."""
 
 from __future__ import annotations
 
@@ -30,27 +30,27 @@ from planner.plans.plan import Plan
 from planner.plans.records import SearchRecord
 
 MOST_BYTES = 1 << 60
-"""What a plan may move at the very most, so that sums of what is counted stay within 64 bits."""
+"""Upper limit of the bytes that a plan may move, so that sums of counts fit in 64 bits."""
 
 ROUNDING = 1e-6
-"""What reported figures may be off by, as a share: gaps are written to six digits."""
+"""Relative tolerance of reported figures: gaps are written to six digits."""
 
 HOPS = 2
-"""On how many hops at most a result goes from where it is computed to where it is stored."""
+"""Largest number of hops of a result from where it is computed to where it is stored."""
 
 MOST_WORKERS = 1024
-"""How many workers a plan may have: with more, k x k matrices and tables of who holds what outgrow a computer."""
+"""Largest number of workers: beyond, the matrices and tables per pair of workers outgrow a computer."""
 
 MOST_SHARE = 10**9
-"""What a worker's share may be."""
+"""Largest share of a worker."""
 
 
 Claims = Iterator[tuple[str, str, object]]
-"""What contradicts the plan: where it is said, what was expected, and what is said."""
+"""Contradictions of the plan: the place, what was expected, and what was stated."""
 
 
 def check_plan(plan: Plan) -> None:
-    """Raise a PlanError, naming the place, where a decision is missing, unknown, or not eligible."""
+    """Raise PlanError, naming the place, if a decision is missing, unknown or not eligible."""
     check_countable(plan.graph, plan.ways)
     check_schedule(plan.schedule, stages_of(plan.ways), plan.graph.micro_batches)
     check_names(plan.layouts, plan.graph.tensors, "tensors")
@@ -70,7 +70,7 @@ def check_plan(plan: Plan) -> None:
 
 
 def check_schedule(schedule: str, stages: int, micro_batches: int) -> None:
-    """Raise a PlanError for an order of micro-batches that there is not, or not for so many."""
+    """Raise PlanError for an unknown schedule, or one that does not suit the stages and micro-batches."""
     try:
         name, _ = read_schedule(schedule)
     except PlanError as error:
@@ -82,15 +82,15 @@ def check_schedule(schedule: str, stages: int, micro_batches: int) -> None:
 
 
 def check_search(plan: Plan) -> None:
-    """Raise a PlanError, naming the place, where what is said of the plan's search contradicts the plan."""
+    """Raise PlanError, naming the place, if the record of the search contradicts the plan."""
     for claims in (_placements, _bytes, _factorisations, _bound):
         for where, expected, stated in claims(plan, plan.search):
             raise PlanError(f"$.{where}: expected {expected}, found {'none' if stated is None else stated}")
 
 
 def _placements(plan: Plan, search: SearchRecord) -> Claims:
-    """Where a tensor lies as the placements that were searched do not allow."""
-    if not search.placements:  # as in a plan made by hand
+    """Yield the placements that were not among those searched."""
+    if not search.placements:  # as in a plan written by hand
         return
     if search.placements not in list(PlacementSet):
         yield "search.placements", f"one of {'; '.join(PlacementSet)}", repr(search.placements)
@@ -106,7 +106,11 @@ def _placements(plan: Plan, search: SearchRecord) -> Claims:
 
 
 def _bytes(plan: Plan, search: SearchRecord) -> Claims:
-    """What data parallelism cannot move, as every worker needs a sample; other bytes or no time of the winner."""
+    """Yield contradictions of the recorded bytes.
+
+    Data parallelism needs a sample per worker and has an upper bound on its bytes; the winner's bytes must be those of
+    the plan, and its predicted seconds must be present.
+    """
     moved, samples, workers = search.data_parallel_bytes, batch_size(plan.graph) or 0, plan.workers
     most = HOPS * most_moved_bytes(plan.graph, workers) if plan.ways else 0
     if moved is not None and (samples < workers or moved > most):
@@ -120,7 +124,7 @@ def _bytes(plan: Plan, search: SearchRecord) -> Claims:
 
 
 def _factorisations(plan: Plan, search: SearchRecord) -> Claims:
-    """Where the plan is not the best of the factorisations that are said to have been tried."""
+    """Yield contradictions of the recorded factorizations, of which the plan must be the best."""
     where = "search.factorisations"
     for number, tried in enumerate(search.factorisations):
         if math.prod(tried.ways) != plan.workers:
@@ -135,12 +139,12 @@ def _factorisations(plan: Plan, search: SearchRecord) -> Claims:
 
 
 def _bound(plan: Plan, search: SearchRecord) -> Claims:
-    """A lower bound of nobody, of no candidate, or above the plan's cost."""
+    """Yield contradictions of the lower bound: it must belong to a candidate and not exceed the plan's cost."""
     bound, bound_by = search.lower_bound, search.bound_by
     if (bound is None) != (not bound_by):
         yield (
             "search.bound_by",
-            "a lower bound and whose it is",
+            "a lower bound and its searcher",
             f"{'none' if bound is None else bound} by {bound_by!r}",
         )
     if bound is None:
@@ -154,34 +158,34 @@ def _bound(plan: Plan, search: SearchRecord) -> Claims:
 
 
 def check_countable(graph: Graph, ways: Ways) -> None:
-    """Raise a PlanError where every worker reading and storing everything would move more than can be counted."""
+    """Raise PlanError if every worker reading and storing everything would move more bytes than can be counted."""
     workers = ways.workers
     check_workers(workers)
     if (most := most_moved_bytes(graph, workers)) > MOST_BYTES:
         largest = max(graph.tensors, key=lambda name: graph.tensors[name].nbytes)
         raise PlanError(
-            f"expected a graph whose {workers} workers cannot move more than {MOST_BYTES} bytes, found "
-            f"{most} that they could; its largest tensor is {largest!r} with {graph.tensors[largest].nbytes}"
+            f"the graph is too large: {workers} workers could move {most} bytes, more than {MOST_BYTES}; "
+            f"its largest tensor is {largest!r} with {graph.tensors[largest].nbytes}"
         )
 
 
 def most_moved_bytes(graph: Graph, workers: int) -> int:
-    """Return what would move if every worker read and stored everything."""
+    """Return the bytes that would move if every worker read and stored everything."""
     nbytes = {name: tensor.nbytes for name, tensor in graph.tensors.items()}
     return workers * sum(nbytes[name] for node in graph.nodes for name in (*node.inputs, *node.outputs))
 
 
 def check_workers(workers: int) -> None:
-    """Raise a PlanError for more workers than a plan may have."""
+    """Raise PlanError for more workers than a plan may have."""
     if workers > MOST_WORKERS:
         raise PlanError(
-            f"expected at most {MOST_WORKERS} workers, found {workers}: the bytes of every exchange are counted for "
-            "each pair of workers, which takes ever more time and memory"
+            f"expected at most {MOST_WORKERS} workers, found {workers}: bytes are counted for each pair of workers, "
+            "which takes too much time and memory for more"
         )
 
 
 def check_shares(shares: Sequence[int], workers: int, what: str = "shares") -> None:
-    """Raise a PlanError unless there is a share from 1 for each worker."""
+    """Raise PlanError unless there is a share of at least 1 for each worker."""
     if len(shares) != workers:
         raise PlanError(f"{what}: expected one for each of {workers} workers, found {len(shares)}")
     for number, share in enumerate(shares):
@@ -190,7 +194,7 @@ def check_shares(shares: Sequence[int], workers: int, what: str = "shares") -> N
 
 
 def check_names(given: Mapping[str, object], known: Mapping[str, object], section: str, step: int = 0) -> None:
-    """Raise a PlanError where a step's section ("tensors" or "nodes") lacks a name of the graph, or has another."""
+    """Raise PlanError if a step's section ("tensors" or "nodes") lacks a name of the graph, or has another one."""
     for name in known:
         if name not in given:
             raise PlanError(f"$.steps[{step}].{section}: expected an entry for {name!r}, found none")
@@ -233,7 +237,7 @@ def _check_group(group: int, ways: Ways, step: int, where: str) -> None:
 
 
 def _check_terms(plan: Plan, node: Node, step: int, signature: Signature) -> None:
-    """Partial operands pass through a node whose result is linear in them, taken together."""
+    """Raise PlanError unless the node is linear in its partial operands, taken together."""
     partial = frozenset(n for n, operand in enumerate(node.inputs) if plan.layouts[operand][step] == PARTIAL)
     if not partial or not signature.description.linear(partial):
         operands = ", ".join(node.inputs[n] for n in sorted(partial)) or "none"
@@ -244,7 +248,7 @@ def _check_terms(plan: Plan, node: Node, step: int, signature: Signature) -> Non
 
 
 def _check_partial(plan: Plan, by_node: Mapping[str, Signature]) -> None:
-    """Only a result that is summed at a step can be stored partial there, and nothing that others look at."""
+    """Raise PlanError for a partial tensor that is not summed at that step, or is an update or a metric."""
     partial = [
         (name, step)
         for name, layout in plan.layouts.items()

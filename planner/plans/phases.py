@@ -1,7 +1,7 @@
-"""The phases of a plan's nodes: those of its graph, told apart further where its schedule runs parts of them apart.
+"""Phases of a plan's nodes: those of its graph, divided further if the schedule runs parts of them separately.
 
-An interleaved schedule has a forward and a backward phase for each of its chunks, numbered from the second on; a
-zero-bubble one has a phase `weights` besides, of what makes gradients of weights and nothing else.
+An interleaved schedule has a forward and a backward phase for each chunk, numbered from the second chunk on. A
+zero-bubble schedule has an additional phase `weights` for the nodes that compute only weight gradients.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from planner.layout.ways import STAGES
 from tensor_partitioner.display import nearest
 
 WEIGHTS = "weights"
-"""The phase of gradients of weights, where it is one."""
+"""The phase of weight gradients, if it is separate."""
 
 ACCUMULATION, INTERLEAVED, ZERO_BUBBLE = "accumulation", "interleaved", "zero-bubble"
 SCHEDULE_NAMES = (ACCUMULATION, "gpipe", "1f1b", INTERLEAVED, ZERO_BUBBLE)
 """Orders in which stages run their micro-batches (`planner/program/pipeline.py`)."""
 
 DEFAULT = "1f1b"
-"""That of plans with stages."""
+"""The default schedule of plans with stages."""
 
 CHUNKS = 2
-"""How many chunks a stage of an interleaved schedule has, unless it says."""
+"""Default number of chunks per stage of an interleaved schedule."""
 
 
 def read_schedule(text: str) -> tuple[str, int]:
-    """Return a schedule's name and how many chunks a stage has, as in `interleaved:4`; a PlanError for anything else.
+    """Return a schedule's name and the chunks per stage, as in `interleaved:4`; raise PlanError for anything else.
 
     >>> read_schedule("interleaved:4"), read_schedule("1f1b")
     (('interleaved', 4), ('1f1b', 1))
@@ -48,7 +48,7 @@ def read_schedule(text: str) -> tuple[str, int]:
 
 
 def stages_of(ways: Ways) -> int:
-    """Return how many stages there are: as many as the first step has groups, if it divides nodes."""
+    """Return the number of stages: the groups of the first step if it divides nodes, else 1."""
     return ways.factors[0] if ways.axes[:1] == (STAGES,) else 1
 
 
@@ -58,23 +58,23 @@ def of_chunk(phase: str, chunk: int) -> str:
 
 
 def chunk_of(phase: str) -> int:
-    """Return the chunk that a phase is of."""
+    """Return the chunk that a phase belongs to."""
     return int(phase.partition(" ")[2] or 0)
 
 
 def kind_of(phase: str) -> str:
-    """Return which phase of a graph, or `weights`, a phase is a part of."""
+    """Return the graph's phase, or `weights`, that a phase is a part of."""
     return phase.partition(" ")[0]
 
 
 def is_repeated(phase: str) -> bool:
-    """Whether a phase runs for every micro-batch."""
+    """Return True if a phase runs for every micro-batch."""
     return kind_of(phase) in (*EVERY, WEIGHTS)
 
 
 @dataclass(frozen=True, slots=True)
 class Phases:
-    """All phases in the order in which one micro-batch goes through them, and each node's."""
+    """All phases in the order in which a micro-batch passes them, and the phase of every node."""
 
     order: tuple[str, ...]
     of_node: Mapping[str, str]
@@ -95,7 +95,7 @@ def phases_of_plan(graph: Graph, ways: Ways, strategies: Mapping[str, Strategy],
 
 
 def _weight_gradients(graph: Graph) -> Iterator[str]:
-    """Yield the nodes that make what adds up over micro-batches, or nothing but terms of it."""
+    """Yield the nodes whose results accumulate over micro-batches, or are only terms of such sums."""
     sums, readers = set(graph.accumulated), Counter(name for node in graph.nodes for name in node.inputs)
     for node in reversed(graph.nodes):
         if sums.issuperset(node.outputs):
@@ -107,9 +107,9 @@ def _weight_gradients(graph: Graph) -> Iterator[str]:
 def _chunks_of_nodes(
     graph: Graph, stages: int, strategies: Mapping[str, Strategy], phases: Mapping[str, str]
 ) -> Mapping[str, int]:
-    """Return every node's chunk: how many runs of links its group of workers has before the node's in the chain.
+    """Return every node's chunk: the number of runs of links that its group has before the node's run.
 
-    A node without a link is in the chunk that comes as soon as it can behind those of what it reads.
+    A node without a link is in the earliest possible chunk after those of its operands.
     """
     chain, group_of_link = chain_of(graph), dict[int, int]()
     for name in chain.forward:

@@ -38,21 +38,21 @@ NOT_SEARCHED = SearchRecord()
 class Plan(Decisions, Shown):
     """How a training graph is split over `workers` workers in len(ways) steps.
 
-    `layouts` gives, per tensor, one placement per step; `strategies`, per node, one choice per step: an index
-    variable of its operator, `*`, `+` or `1`. `ways` know the workers' shares where these differ. `search` says how
-    the plan was found, for people; nothing depends on it.
+    `layouts` gives, per tensor, one placement per step. `strategies` gives, per node, one choice per step: an index
+    variable of its operator, `*`, `+` or `1`. `ways` includes the workers' shares if they differ. `search` records how
+    the plan was found, for reports only; nothing depends on it.
     """
 
     search: SearchRecord = NOT_SEARCHED
 
     def __post_init__(self) -> None:
-        """Take factors alone for the ways of workers with equal shares."""
+        """Convert plain factors to Ways of workers with equal shares."""
         if isinstance(self.ways, tuple):
             object.__setattr__(self, "ways", Ways(self.ways))
 
     @property
     def bytes(self) -> NDArray[np.int64]:
-        """The k x k matrix of bytes that go from worker (row) to worker (column) in one iteration."""
+        """Matrix of bytes sent from worker (row) to worker (column) in one iteration: [worker, worker]."""
         return _bytes(self)
 
     @property
@@ -61,7 +61,7 @@ class Plan(Decisions, Shown):
         return int(self.bytes.sum())
 
     def prefix(self, steps: int) -> Plan:
-        """Return the plan of the first steps alone, for correspondingly fewer workers; no search was for it."""
+        """Return the plan of the first steps alone, for correspondingly fewer workers, without a search record."""
         return replace(
             self,
             search=NOT_SEARCHED,
@@ -84,12 +84,12 @@ class Plan(Decisions, Shown):
         return BytesRecord(self.total_bytes, list(self.step_bytes()), self.bytes.tolist())
 
     def training_record(self) -> TrainingRecord:
-        """Return how the graph trains as plan.json reports it."""
+        """Return the training facts of the graph as plan.json reports them."""
         graph = self.graph
         return TrainingRecord(batch_size(graph), graph.micro_batches, recomputed(graph), precision(graph))
 
     def to_json(self) -> str:
-        """Write the plan as JSON text, one tensor, node or step entry a line."""
+        """Return the plan as JSON text, with one tensor, node or step entry per line."""
         steps = [
             StepRecord(
                 way,
@@ -115,7 +115,7 @@ class Plan(Decisions, Shown):
         return text_of(record)
 
     def save(self, path: str | Path) -> None:
-        """Write the plan where `planner.load` reads it; PlanError for what is no path."""
+        """Write the plan to a file that `planner.load` reads; raise PlanError if `path` is not a path."""
         if not isinstance(path, str | Path):
             raise PlanError(f"expected the path of a file to write, found {path!r}")
         write_file(path, self.to_json())

@@ -1,7 +1,7 @@
-"""Reading plan.json: every name, type and reported figure is checked; and plans of named parallelism, read in part.
+"""Read plan.json: every name, type and reported figure is checked. Plans of named parallelism can be read in part.
 
-A plan of more workers than pairs can be counted for is written as that of the inner workers of one replica at work on a
-micro-batch, of layers that repeat three; its `details` say of how many workers, samples and layers it tells.
+A plan for too many workers to count every pair is stored as the plan of one replica's inner workers on a micro-batch,
+with three of its repeated layers. Its `details` give the number of workers, samples and layers it stands for.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class _File(msgspec.Struct):
 
 
 class NamedPlan(NamedTuple):
-    """What a file says of named parallelism, as text; of one replica's the samples of a step and the layers, too."""
+    """What a file records of named parallelism, as text; for one replica also the samples per step and the layers."""
 
     path: Path
     content: msgspec.Raw
@@ -48,7 +48,7 @@ class NamedPlan(NamedTuple):
     layers: tuple[int, ...]
 
     def graph(self) -> Graph:
-        """Read the graph, and nothing else; GraphError, naming the file, for what is none."""
+        """Read only the graph; raise GraphError, with the file's name, if it is malformed."""
         try:
             return from_data(read_json(bytes(self.content)), "$.graph")
         except GraphError as error:
@@ -56,7 +56,7 @@ class NamedPlan(NamedTuple):
 
 
 def read_named(path: str | Path) -> NamedPlan | None:
-    """Return what a plan.json says of named parallelism; None where it says nothing, or is no plan."""
+    """Return what a plan.json records of named parallelism; None if it records none, or is not a plan."""
     content, search = _read(path)
     if PARALLEL not in (details := search.details):
         return None
@@ -65,23 +65,23 @@ def read_named(path: str | Path) -> NamedPlan | None:
 
 
 def priced_for(path: str | Path) -> str:
-    """Return the software stack that a plan.json says it was priced for; "" where it says none, or is no plan."""
+    """Return the software stack that a plan.json was priced for; "" if it names none, or is not a plan."""
     return _read(path)[1].stack
 
 
 def _read(path: str | Path) -> tuple[msgspec.Raw, SearchRecord]:
-    """Read the graph, as text, and what is said of the search; nothing of a file that is no plan."""
+    """Return the graph, as text, and the search record; both empty for a file that is not a plan."""
     try:
         file = msgspec.json.decode(read_input(Path(path)), type=_File)
         return file.graph, msgspec.convert(file.reported.search, SearchRecord)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return msgspec.Raw(), SearchRecord()  # what is wrong says who reads it whole
+        return msgspec.Raw(), SearchRecord()  # the error is reported when the file is read whole
 
 
 def of_replica(plan: Plan, parallel: str, batch: int, layers: tuple[int, ...]) -> Plan:
-    """Return the plan of one replica's inner workers as one that tells of all workers.
+    """Return the plan of one replica's inner workers as one that stands for all workers.
 
-    It was found for fewer samples: of what the search said of bytes, those that it moves with these are left.
+    It was found for fewer samples, so of the recorded bytes only those that it moves with these samples are kept.
     """
     details: dict[str, int | float | str] = {PARALLEL: parallel, BATCH: batch}
     if layers:
@@ -91,10 +91,12 @@ def of_replica(plan: Plan, parallel: str, batch: int, layers: tuple[int, ...]) -
 
 
 def require_whole(plan: Plan) -> Plan:
-    """Return the plan; a PlanError for one that is one replica's."""
+    """Return the plan; raise PlanError if it is the plan of one replica."""
     if BATCH in plan.search.details:
         named = plan.search.details.get(PARALLEL)
-        raise PlanError(f"expected a plan of all workers, found one replica's of {named}: simulate prices it")
+        raise PlanError(
+            f"expected a plan of all workers, found that of one replica of {named}, which only simulate accepts"
+        )
     return plan
 
 
@@ -104,18 +106,20 @@ def _counts(path: str | Path, details: dict[str, int | float | str], name: str) 
         return ()
     parts = str(value).split(",")
     if not all(part.isdecimal() and int(part) for part in parts):
-        raise PlanError(f"{path}: $.reported.search.details.{name}: expected a whole number from 1, found {value!r}")
+        raise PlanError(
+            f"{path}: $.reported.search.details.{name}: expected a whole number of at least 1, found {value!r}"
+        )
     return tuple(map(int, parts))
 
 
 NO_LONGER_STORED = ("gap", "space")
-"""What plan/1 once held of a search besides: both follow from the rest, and are ignored."""
+"""Fields of the search in plan/1 that follow from the rest and are ignored."""
 
 
 def load_plan(path: str | Path, *, whole: bool = True) -> Plan:
-    """Read and check a plan; an InputError says what was expected, what was found, and where.
+    """Return the checked plan of a file; an InputError names what was expected, what was found, and where.
 
-    One replica's, which tells of all workers, is refused unless it need not be `whole`.
+    The plan of one replica, which stands for all workers, is refused unless `whole` is False.
 
     >>> import planner, tempfile
     >>> plan, folder = planner.plan(planner.model("mlp-2-16"), workers=2), tempfile.mkdtemp()
@@ -129,7 +133,7 @@ def load_plan(path: str | Path, *, whole: bool = True) -> Plan:
 
 
 def plan_from_file(path: str | Path, content: bytes, *, whole: bool = True) -> Plan:
-    """Read a plan from what a file holds; errors name the file."""
+    """Return the plan in a file's content; errors name the file."""
     try:
         return require_whole(plan_from_json(content)) if whole else plan_from_json(content)
     except (PlanError, GraphError) as error:
@@ -137,21 +141,21 @@ def plan_from_file(path: str | Path, content: bytes, *, whole: bool = True) -> P
 
 
 def plan_of(given: Plan | str | Path) -> Plan:
-    """Return a plan, or the one that a path names; PlanError for what is neither."""
+    """Return a plan, or the one that a path names; raise PlanError for anything else."""
     if isinstance(given, Plan):
         return given
     if isinstance(given, str | Path):
         return load_plan(given)
-    raise PlanError(f"expected a plan, as planner.plan returns, or the path of a plan.json, found {given!r}")
+    raise PlanError(f"expected a plan (from planner.plan) or the path of a plan.json, found {given!r}")
 
 
 def is_plan(path: str | Path) -> bool:
-    """Whether a file says that it is a plan; a file that is no JSON does not."""
+    """Return True if a file's format field names a plan; False if it is not JSON."""
     return format_of(Path(path).read_bytes()).startswith("plan/")
 
 
 def plan_from_json(text: bytes) -> Plan:
-    """Read a plan from JSON text."""
+    """Return the checked plan in a JSON text."""
     try:
         record = msgspec.json.decode(text, type=PlanRecord)
         read_json(text)  # msgspec would take the last of two equal keys
@@ -199,7 +203,7 @@ def _plan(record: PlanRecord) -> Plan:
 
 
 def _axes(record: PlanRecord) -> tuple[str, ...]:
-    """Return the steps' axes, one each or none at all."""
+    """Return the axis of each step, or an empty tuple."""
     known = (STAGES, *AXES, ANY)
     if record.axes and (len(record.axes) != len(record.ways) or not {*record.axes} <= {*known} or record.shares):
         actual = f"{record.axes}" + (" and shares" if record.shares else "")
@@ -209,7 +213,7 @@ def _axes(record: PlanRecord) -> tuple[str, ...]:
 
 
 def _search(record: PlanRecord) -> SearchRecord:
-    """Return what is said of the search, which cannot be recounted; what it contradicts is checked."""
+    """Return the record of the search, which cannot be recounted; `check_search` looks for contradictions."""
     reported = {} if record.reported is None else record.reported.search
     reported = {key: value for key, value in reported.items() if key not in NO_LONGER_STORED}
     for key in reported.keys() & record.search.keys():
@@ -230,7 +234,7 @@ def _placement(text: str, where: str) -> Any:
 
 
 def _transpose(steps: list[dict[str, Any]], section: str, known: Mapping[str, object]) -> dict[str, tuple[Any, ...]]:
-    """Turn one mapping per step into one tuple per name; every step must name everything, and nothing else."""
+    """Turn one mapping per step into one tuple per name; every step must have exactly the known names."""
     for number, step in enumerate(steps):
         check_names(step, known, section, number)
     return {name: tuple(step[name] for step in steps) for name in known}
@@ -239,7 +243,7 @@ def _transpose(steps: list[dict[str, Any]], section: str, known: Mapping[str, ob
 def _recount(plan: Plan, reported: ReportedRecord) -> None:
     training = plan.training_record()
     if reported.training not in (None, training):
-        raise PlanError(f"$.reported.training: expected {training}, as the graph has it, found {reported.training}")
+        raise PlanError(f"$.reported.training: expected {training}, as in the graph, found {reported.training}")
     counted = plan.bytes_record()
     for name in ("total", "steps"):
         actual, expected = getattr(reported.bytes, name), getattr(counted, name)

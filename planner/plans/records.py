@@ -1,4 +1,4 @@
-"""The records of a plan's file, that of its search among them, and how they are written for people to read."""
+"""Records of a plan's file, including that of its search, and their JSON text."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ Seconds = Annotated[float, msgspec.Meta(ge=0)]
 
 
 class _Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
-    """A frozen record; unknown keys are refused."""
+    """A frozen record that rejects unknown keys."""
 
 
 class Tried(_Record, frozen=True, kw_only=True):
-    """One factorisation of the workers that was tried; its cost is in bytes or seconds."""
+    """A factorization of the workers that was tried; its cost is in bytes or seconds."""
 
     ways: tuple[int, ...]
     cost: Bytes | Seconds
@@ -28,7 +28,7 @@ class Tried(_Record, frozen=True, kw_only=True):
 
 
 class Allowed(_Record, frozen=True, kw_only=True):
-    """What every arena had to fit in, and the largest one: of this plan, and of the cheapest one without a limit."""
+    """The memory limit of every arena, and the largest arena of this plan and of the cheapest plan without a limit."""
 
     limit_bytes: Bytes
     arena_bytes: Bytes
@@ -37,7 +37,7 @@ class Allowed(_Record, frozen=True, kw_only=True):
 
 
 class Predicted(_Record, frozen=True, kw_only=True):
-    """Where the predicted seconds of an iteration go; `bytes` and `seconds` by level, `candidates_s` by searcher."""
+    """Where the predicted seconds of an iteration go; bytes and seconds by level, `candidates_s` by searcher."""
 
     tick_s: Seconds
     candidates_s: dict[str, Seconds]
@@ -48,14 +48,18 @@ class Predicted(_Record, frozen=True, kw_only=True):
 
 
 class SearchRecord(Shown, _Record, frozen=True, kw_only=True):
-    """How a plan was found: what was asked for, which candidate won, and how far from the least it can be.
+    """How a plan was found: the request, the winning candidate, and its distance from the optimum.
 
-    `pins` are what it had to keep, as they were given, or `not` them.
-    `bytes` are the candidates' by name, the winner's among them. `lower_bound` is in the objective's unit, bytes or
-    seconds; no plan of the same ways, placements and ties that the searcher `bound_by` may choose costs less.
-    `data_parallel_bytes` is what plain data parallelism over as many workers would move, in one step, None where it is
-    not possible. `seconds` is what the search took, `factorisations` those tried. `stack` is the software stack that
-    its step was priced for. Empty for a plan made by hand.
+    - `pins` are the requirements, as given, or `not` them.
+    - `bytes` are those of the candidates by name, including the winner.
+    - `lower_bound` is in the objective's unit, bytes or seconds: no plan of the same ways, placements and ties that the
+      searcher `bound_by` may choose costs less.
+    - `data_parallel_bytes` is what plain data parallelism over as many workers would move in one step; None if it is
+      not possible.
+    - `seconds` is the duration of the search, `factorisations` are those tried.
+    - `stack` is the software stack that its step was priced for.
+
+    A plan written by hand has an empty record.
     """
 
     model: str = ""
@@ -79,18 +83,18 @@ class SearchRecord(Shown, _Record, frozen=True, kw_only=True):
 
     @property
     def cost(self) -> int | float:
-        """What the search predicted for its plan: bytes, or seconds where it searched for little time."""
+        """Cost that the search predicted for its plan: bytes, or seconds under the objective time."""
         costs = self.bytes if self.predicted is None else self.predicted.candidates_s
         return costs[self.winner]
 
     @property
     def is_exact(self) -> bool:
-        """Whether no plan of the space that the lower bound is about costs less."""
+        """True if no plan of the space that the lower bound covers costs less."""
         return self.lower_bound is not None and self.lower_bound >= self.cost
 
     @property
     def gap(self) -> float | None:
-        """By which share of the lower bound the cost exceeds it, to six digits; 0 where the plan is the least."""
+        """Fraction of the lower bound by which the cost exceeds it, to six digits; 0 if the plan is optimal."""
         if (bound := self.lower_bound) is None:
             return None
         return round(max(0.0, (self.cost - bound) / (bound or 1)), 6)
@@ -98,10 +102,10 @@ class SearchRecord(Shown, _Record, frozen=True, kw_only=True):
 
 FORMAT = "plan/2"
 READ = ("plan/1", FORMAT)
-"""The formats that are read: the first says nothing of training, and everything else alike."""
+"""Formats that can be read: the first has no training facts and is otherwise equal."""
 
 DECISIVE = ("model", "name", "placements", "objective", "machine")
-"""What of a search is said beside the decisions; the rest is reported."""
+"""Fields of the search stored beside the decisions; the others are reported."""
 
 
 class StepRecord(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
@@ -121,7 +125,7 @@ class BytesRecord(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 
 
 class TrainingRecord(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    """How the graph trains: samples and micro-batches of an iteration, nodes computed again, dtypes."""
+    """Training facts of the graph: samples and micro-batches per iteration, recomputed nodes, dtypes."""
 
     batch: int | None
     micro_batches: int
@@ -130,7 +134,7 @@ class TrainingRecord(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 
 
 class ReportedRecord(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    """What is derived from the decisions; a reader recounts it."""
+    """Figures derived from the decisions; a reader recounts them."""
 
     bytes: BytesRecord
     search: dict[str, Any] = {}
@@ -140,8 +144,8 @@ class ReportedRecord(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 class PlanRecord(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True, omit_defaults=True):
     """The whole file.
 
-    `shares` are those of all workers, where they differ, `axes` of all steps, where named; `schedule` is that of
-    micro-batches; `keep_fetches` is read, never written.
+    `shares` are those of all workers if they differ, `axes` those of all steps if named, and `schedule` is that of
+    micro-batches. `keep_fetches` is read but never written.
     """
 
     format: str
@@ -158,12 +162,12 @@ class PlanRecord(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_onl
 
 
 def text_of(record: PlanRecord) -> str:
-    """Write a plan as JSON text, one tensor, node or step entry a line."""
+    """Return a plan as JSON text, with one tensor, node or step entry per line."""
     return _lines(msgspec.to_builtins(record)) + "\n"
 
 
 def _lines(data: object, depth: int = 0) -> str:
-    """Write nested mappings one entry a line, and what has no mapping within on one line."""
+    """Return nested mappings with one entry per line; values without mappings stay on one line."""
     pad = " " * (depth + 1)
     if isinstance(data, Mapping) and data and depth < 3:
         rows = (f"{pad}{json.dumps(key)}: {_lines(value, depth + 1)}" for key, value in data.items())

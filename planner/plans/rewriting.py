@@ -1,10 +1,10 @@
-"""Rewrite a plan's graph: nodes that copy, with where their results lie and who computes them.
+"""Rewrite a plan's graph: insert nodes that copy, with the layouts of their results and their strategies.
 
-*Gathered weights*, as FSDP2 gathers them: a copy is made for the forward pass and one for the backward pass, one weight
-ahead of where it is read first, and lives while its pass reads it. However many operators read a weight, it is gathered
-twice. *Scattered gradients*, as ZeRO-2 and FSDP2 do: the term of a micro-batch is reduced into the parts that workers
-store, which moves a gradient for each micro-batch. *Shared reads*, as Megatron-LM's sequence parallelism has them
-(Korthikanti and others 2022, section 4.2.2): what several nodes of a pass fetch alike is gathered once for all of them.
+*Gathered weights*, as in FSDP2: one copy is made for the forward pass and one for the backward pass, one weight ahead
+of its first reader, and lives while its pass reads it. However many operators read a weight, it is gathered twice.
+*Scattered gradients*, as in ZeRO-2 and FSDP2: the term of each micro-batch is reduced into the parts that workers
+store, which moves a gradient per micro-batch. *Shared reads*, as in Megatron-LM's sequence parallelism (Korthikanti and
+others 2022, section 4.2.2): what several nodes of a pass fetch alike is gathered once for all of them.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from planner.plans.traffic import NodeTraffic, Read
 
 @dataclass(frozen=True, slots=True)
 class Copying:
-    """A node that copies a tensor, the name of what is new, where that lies, and how the node is split.
+    """A node that copies a tensor, the name of the new tensor, its layout, and the node's strategy.
 
-    `readers` are nodes and operands that read the copy, which is made before the node at `place` of the graph.
+    `readers` are the nodes and operands that read the copy; it is made before the node at `place` of the graph.
     """
 
     node: Node
@@ -41,7 +41,7 @@ class Copying:
 
 
 def with_copies(plan: Plan, copies: Sequence[Copying]) -> Plan:
-    """Return the plan in which readers have copies, each made before the node that it says."""
+    """Return the plan in which readers use copies, each made before the node at its `place`."""
     source = {reader: copy.new for copy in copies for reader in copy.readers}
     before = defaultdict[int, list[Node]](list)
     for copy in copies:
@@ -57,7 +57,7 @@ def with_copies(plan: Plan, copies: Sequence[Copying]) -> Plan:
 
 
 def rewritten(plan: Plan, nodes: Iterable[Node], copying: Iterable[Copying]) -> Plan:
-    """Return the plan of other nodes, of which these copy; what its search said of bytes is then what it moves."""
+    """Return the plan with these nodes, including the copying ones; its search record then holds the new bytes."""
     tensors, layouts, strategies = dict(plan.graph.tensors), dict(plan.layouts), dict(plan.strategies)
     for copy in copying:
         (name,) = {*copy.node.inputs, *copy.node.outputs} - {copy.new}
@@ -71,7 +71,7 @@ def rewritten(plan: Plan, nodes: Iterable[Node], copying: Iterable[Copying]) -> 
 
 
 def without_copies(graph: Graph) -> Graph:
-    """Return the graph without the copies that plans add: readers read what was copied, and terms add up where made.
+    """Return the graph without copies added by plans: readers read the original, and terms accumulate where computed.
 
     >>> import planner
     >>> graph = planner.model("mlp-2-16", batch=8, micro_batches=2)
@@ -104,7 +104,7 @@ def without_copies(graph: Graph) -> Graph:
 
 
 def copied_where_stored(layout: Layout, beside: Strategy) -> Strategy:
-    """Return how a tensor is copied: each worker copies what it stores, of those stages that `beside` is split over."""
+    """Return the strategy of a copy: each worker copies what it stores, on the stages that `beside` is split over."""
     return tuple(
         f"i{placement.dim}" if isinstance(placement, Shard) else EVERYWHERE if placement == REPLICATE else of_all
         for placement, of_all in zip(layout, beside, strict=True)
@@ -112,7 +112,10 @@ def copied_where_stored(layout: Layout, beside: Strategy) -> Strategy:
 
 
 def layout_of(plan: Plan, tensor: str, need: tuple[Region, ...]) -> Layout | None:
-    """Return the layout by which workers hold what they need of a tensor, stored or gathered along steps."""
+    """Return the layout in which workers hold what they need of a tensor, or None.
+
+    Each placement is as stored, or replicated along its step.
+    """
     shape, stored = plan.graph.tensors[tensor].shape, plan.layouts[tensor]
     for layout in product(*((placement, REPLICATE) for placement in stored)):
         exchange = fetch(shape, layout, need, plan.ways, frozenset())
@@ -128,7 +131,7 @@ class Names:
         self._taken = {*graph.tensors, *(node.name for node in graph.nodes)}
 
     def unused(self, name: str) -> str:
-        """Return the name, with a number behind it if it must be, and take it."""
+        """Return the name, with a number appended if it is taken, and reserve it."""
         free = next(n for n in chain((name,), (f"{name}.{number}" for number in count(2))) if n not in self._taken)
         self._taken.add(free)
         return free
@@ -137,7 +140,7 @@ class Names:
 PASSES = "forward", "backward"
 
 Gather = tuple[int, str, str, tuple[tuple[str, int], ...]]
-"""The place of the first node of a pass that begins with a weight, the weight, the pass, its nodes and operands."""
+"""Place of the first node of a pass that needs a weight, the weight, the pass, and its readers with operands."""
 
 
 def gather_for_each_pass(plan: Plan) -> Plan:
@@ -157,7 +160,7 @@ def gather_for_each_pass(plan: Plan) -> Plan:
 
 
 def _layouts_of_readers(plan: Plan) -> Iterator[tuple[str, Layout]]:
-    """Yield the weights, and copies of weights in another dtype, that passes fetch, and how readers have them."""
+    """Yield the weights, and their copies in another dtype, that passes fetch, with the layout that readers need."""
     phase, copies = phases(plan.graph), copies_of_weights(plan.graph)
     for work in plan.traffic().work:
         is_of_pass = phase[work.node.name] in PASSES and copies.isdisjoint(work.node.outputs)
@@ -168,9 +171,9 @@ def _layouts_of_readers(plan: Plan) -> Iterator[tuple[str, Layout]]:
 
 
 def _gathers(graph: Graph, weight: str, phase: Mapping[str, str]) -> Iterator[Gather]:
-    """Yield a weight's copy for each pass that begins with its readers or with what differentiates these.
+    """Yield a weight's copy for each pass that has its readers or their backward nodes.
 
-    So a bias is gathered for the backward pass, too, which does not read it.
+    So a bias is gathered for the backward pass too, although that does not read it.
     """
     readers = [
         (node.name, operand)
@@ -191,9 +194,9 @@ def _gathers(graph: Graph, weight: str, phase: Mapping[str, str]) -> Iterator[Ga
 
 
 def _places(graph: Graph, gathers: Sequence[Gather], phase: Mapping[str, str]) -> Mapping[tuple[int, str], int]:
-    """Return before which node each copy is made: the one that first reads the copy before it.
+    """Return the node before which each copy is made: the first reader of the previous copy.
 
-    None of the backward pass is made before its first node.
+    Copies for the backward pass are made no earlier than its first node.
     """
     backward = next(place for place, node in enumerate(graph.nodes) if phase[node.name] == "backward")
     available = {name: place + 1 for place, node in enumerate(graph.nodes) for name in node.outputs}
@@ -206,7 +209,7 @@ def _places(graph: Graph, gathers: Sequence[Gather], phase: Mapping[str, str]) -
 
 
 def scatter_each_micro_batch(plan: Plan) -> Plan:
-    """Return the plan in which sums over micro-batches that are stored in parts are sums of these parts."""
+    """Return the plan in which sums over micro-batches that are stored in parts accumulate in parts."""
     names = Names(plan.graph)
     copying = {work.node.name: list(_sums_of_parts(plan, work, names)) for work in plan.traffic().work}
     nodes = (new for node in plan.graph.nodes for new in _scattering(node, copying[node.name]))
@@ -214,7 +217,7 @@ def scatter_each_micro_batch(plan: Plan) -> Plan:
 
 
 def _sums_of_parts(plan: Plan, work: NodeTraffic, names: Names) -> Iterator[Copying]:
-    """Yield a node for each result of which workers add up terms of the whole, though they store parts."""
+    """Yield a node for each result whose whole terms workers accumulate although they store parts."""
     for write in work.writes:
         layout = plan.layouts[write.tensor]
         if write.adds_up and any(isinstance(layout[step], Shard) for step in write.production.reducing):
@@ -224,17 +227,16 @@ def _sums_of_parts(plan: Plan, work: NodeTraffic, names: Names) -> Iterator[Copy
 
 
 def _scattering(node: Node, copies: list[Copying]) -> Iterator[Node]:
-    """Yield a node that makes terms of a micro-batch alone, and those that add up parts of them."""
+    """Yield a node whose results are terms of one micro-batch, and the nodes that accumulate parts of them."""
     terms = {copy.node.outputs[0]: copy.new for copy in copies}
     yield replace(node, outputs=tuple(terms.get(name, name) for name in node.outputs))
     yield from (copy.node for copy in copies)
 
 
 def gather_once(plan: Plan) -> Plan:
-    """Return the plan in which what several nodes of a pass fetch alike is gathered once, into a copy.
+    """Return the plan in which equal fetches of several nodes of a pass are gathered once, into a copy.
 
-    It moves as many bytes or fewer. Partial sums and what is needed by other workers than those that a layout says are
-    fetched as before.
+    It moves at most as many bytes. Partial sums, and needs that no layout describes, are fetched as before.
     """
     return with_copies(plan, tuple(_copies(plan)))
 

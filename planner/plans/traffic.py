@@ -1,6 +1,6 @@
 """The traffic of a plan: what every node reads and writes, and the exchanges that this takes.
 
-Both the plan's byte count and the lowering start here, so who exchanges what with whom is said once.
+Both the plan's byte count and the lowering start here, so exchanges are defined in one place.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ from planner.layout import (
 from planner.plans.phases import ACCUMULATION, WEIGHTS, Phases, is_repeated, kind_of, phases_of_plan
 
 MOST_TOGETHER = 4
-"""What is fetched by so many nodes together is a cost of 2^n terms: of 50 slices of a gradient too many to count."""
+"""Nodes that share a fetch: n of them give 2^n cost terms, too many for, say, 50 slices of a gradient."""
 
 
 def backward_groups(graph: Graph) -> Mapping[tuple[str, str], int]:
-    """Return, per backward node and tensor that it reads, the number of its group among its forward node's.
+    """Return, per backward node and tensor that it reads, its group's number among those of its forward node.
 
     >>> from planner.models import build
     >>> backward_groups(build("mlp-2-4", batch=2))["fc2.grad_a", "fc2.grad"]
@@ -57,17 +57,18 @@ def backward_groups(graph: Graph) -> Mapping[tuple[str, str], int]:
 
 
 Moved = tuple[str, Exchange, int]
-"""A tensor, an exchange of it, and how often it is made in an iteration."""
+"""A tensor, an exchange of it, and how often that happens in an iteration."""
 
 Sharing = tuple[str, bool, str, int, str, frozenset[int]]
-"""Which reads share what they fetch: those of a node or a backward group, of which tensor, from which peers."""
+"""Key of reads that share fetches: the node or backward group, the tensor, and the peers."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Decisions:
-    """What traffic follows from: the decisions of a plan, alone.
+    """The decisions of a plan, from which its traffic follows.
 
-    `schedule` is the order in which stages run micro-batches: a name of `SCHEDULE_NAMES`, with chunks where it has any.
+    `schedule` is the order in which stages run micro-batches: a name of `SCHEDULE_NAMES`, with the chunks if it has
+    any.
     """
 
     graph: Graph
@@ -87,9 +88,9 @@ class Decisions:
 class Read:
     """A node's need of one tensor, through one or more operands with equal needs.
 
-    `same_as` is the earlier read with which it shares and that fetched just this; `copies` are the earlier ones that
-    it copies from, in the order of the exchange's `already`. Without an exchange and without `same_as` the
-    need is what each worker holds that computes the node.
+    `same_as` is an earlier read that fetched exactly the same. `copies` are the earlier reads that it copies from, in
+    the order of the exchange's `already`. Without an exchange and without `same_as`, each worker that computes the node
+    holds what it needs.
     """
 
     node: str
@@ -103,9 +104,9 @@ class Read:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Write:
-    """An output on its way from where it is computed to where `tensor` is stored: none, one or two hops.
+    """An output and its hops (zero, one or two) from where it is computed to where `tensor` is stored.
 
-    What `adds_up` over all micro-batches does so where it is computed, and goes on its way once.
+    An output that `adds_up` over all micro-batches accumulates where it is computed, and moves once.
     """
 
     tensor: str
@@ -118,9 +119,9 @@ class Write:
 class NodeTraffic:
     """One node with what it reads and writes.
 
-    `accumulates` names the sum into which its result goes as it is computed, without being stored; the last node that
-    adds to it writes the sum. Only programs add up so. It runs so many times in an iteration, as its phase does; what
-    adds up over these is written once.
+    `accumulates` names the sum to which its result is added as it is computed, without being stored; the last node that
+    adds to it writes the sum. Only programs sum in this way. The node runs `runs` times in an iteration, as its phase
+    does; tensors that accumulate over the runs are written once.
     """
 
     node: Node
@@ -146,7 +147,7 @@ class Traffic:
     """Everything that a plan's nodes read and write in one iteration, in the graph's order within a phase.
 
     `nodes` restricts it to some nodes. `like` is the traffic of another plan of the same graph, whose analysis of the
-    graph is taken over.
+    graph is reused.
     """
 
     def __init__(self, plan: Decisions, nodes: Sequence[Node] | None = None, like: Traffic | None = None) -> None:
@@ -168,7 +169,7 @@ class Traffic:
         return tuple(self._works(self._nodes))
 
     def _works(self, nodes: Iterable[Node]) -> Iterator[NodeTraffic]:
-        """Yield the work of nodes that share reads with each other alone."""
+        """Yield the work of nodes that share reads only with each other."""
         earlier: dict[Sharing, list[Read]] = {}
         return (self._work(node, earlier) for node in nodes)
 
@@ -177,9 +178,9 @@ class Traffic:
         return chain.from_iterable(work.exchanges() for work in self.work)
 
     def bytes(self, alike: Iterable[list[list[Node]]] | None = None) -> NDArray[np.int64]:
-        """Return the k x k matrix of bytes that go from worker (row) to worker (column).
+        """Return the matrix of bytes sent from worker (row) to worker (column).
 
-        Alike nodes are counted once: `alike_nodes`, or those of a plan with more steps, which are alike in this.
+        Equivalent nodes are counted once: `alike`, from a plan with more steps, or else `alike_nodes`.
         """
         total = np.zeros((self.plan.workers, self.plan.workers), dtype=np.int64)
         for nodes, *others in self.alike_nodes if alike is None else alike:
@@ -188,9 +189,9 @@ class Traffic:
 
     @cached_property
     def alike_nodes(self) -> Iterable[list[list[Node]]]:
-        """Return the nodes, those together that may share what they fetch, in lists of those whose traffic is alike.
+        """The groups of nodes that may share fetches, in lists of groups with equal traffic.
 
-        What corresponds has one place in each: node by node, operand by operand, result by result.
+        Corresponding nodes have equal positions in their groups, and so have operands and results.
         """
         alike: dict[object, list[list[Node]]] = {}
         for nodes in self._nodes_sharing_reads():
@@ -198,14 +199,17 @@ class Traffic:
         return alike.values()
 
     def _nodes_sharing_reads(self) -> Iterable[list[Node]]:
-        """Return the nodes, those together that may share what they fetch."""
+        """Return the groups of nodes that may share fetches."""
         groups: dict[object, list[Node]] = {}
         for node in self._nodes:
             groups.setdefault(self._may_share_reads(node), []).append(node)
         return groups.values()
 
     def _cause_of_bytes(self, nodes: Sequence[Node]) -> object:
-        """Return all that the bytes of nodes which share reads depend on; tensors count by where they occur first."""
+        """Return everything that the bytes of nodes sharing reads depend on.
+
+        Tensors count by their first occurrence.
+        """
         layouts, tensors, numbers = self.plan.layouts, self.plan.graph.tensors, dict[str, int]()
         cause: list[object] = []
         for node in nodes:
@@ -252,9 +256,9 @@ class Traffic:
         operands: tuple[int, ...],
         earlier: dict[Sharing, list[Read]],
     ) -> Read:
-        """Read what is needed of a tensor, less what was fetched for a read that this one shares with.
+        """Return the read of a tensor, without what was fetched for an earlier read that shares with this one.
 
-        Those that compute with their own terms of a partial tensor share nothing with those that need the sum.
+        Readers of their own terms of a partial tensor share nothing with readers of the sum.
         """
         plan, shape = self.plan, self.plan.graph.tensors[tensor].shape
         layout = plan.layouts[tensor]
@@ -275,6 +279,6 @@ class Traffic:
         return read
 
     def _may_share_reads(self, node: Node) -> tuple[str, bool, str]:
-        """Return what is equal for nodes that may share what they fetch: one itself, or those of a forward node."""
+        """Return a key equal for nodes that may share fetches: one node, or the backward nodes of a forward node."""
         kind = kind_of(self.phases.of_node[node.name])
         return node.forward or node.name, node.forward is not None, BACKWARD if kind == WEIGHTS else kind

@@ -1,4 +1,4 @@
-"""Programs: what every worker does in one training iteration, lowered from a plan; and how one is shown."""
+"""Programs: the tasks of every worker in one training iteration, lowered from a plan; and their tables."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tensor_partitioner.display import exact_bytes, grid, table
 
 @display.tables.register
 def program_tables(program: Program) -> tuple[Table]:
-    """Show a program: its tasks by kind, which are every worker's, and each worker's buffers, arena and bytes."""
+    """Return the tables of a program: its tasks by kind, and each worker's buffers, arena and bytes."""
     kinds = Counter(type(task).__name__ for task in program.workers[0].tasks)
     tasks = ", ".join(f"{count} {kind}" for kind, count in kinds.items())
     title = f"program for {grid(program.ways)} workers: {tasks}"
@@ -28,4 +28,4 @@ def program_tables(program: Program) -> tuple[Table]:
     return (table(title, ["worker", "buffers", "arena bytes", "bytes sent", "bytes received"], rows),)
 
 
-__all__ = ["tables"]  # it registers how programs show themselves
+__all__ = ["tables"]  # importing it registers the tables of programs

@@ -1,4 +1,4 @@
-"""The static memory plan: an offset for every buffer, so that buffers alive at one time never overlap."""
+"""Static memory plan: an offset for every buffer, such that buffers alive at the same time never overlap."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ ALIGNMENT_BYTES = 64
 
 @dataclass(frozen=True, slots=True)
 class Storage:
-    """Bytes needed from task position `first` to `last`, both included."""
+    """Bytes needed from task position `first` to `last`, inclusive."""
 
     nbytes: int
     first: int
     last: int
 
     def united(self, other: Storage) -> Storage:
-        """Return what holds either, whenever one of them is needed."""
+        """Return a storage that can hold either one, for as long as either is needed."""
         nbytes, last = max(self.nbytes, other.nbytes), max(self.last, other.last)
         return Storage(nbytes, min(self.first, other.first), last)
 
@@ -32,8 +32,8 @@ def align(nbytes: int) -> int:
 def plan_arena(pinned: Sequence[Storage], others: Sequence[Storage]) -> tuple[list[int], list[int], int]:
     """Return offsets of the pinned storages, offsets of the others, and the arena's size, in bytes.
 
-    Pinned storages come first, in order, so that programs over one graph agree on where weights lie. The others are
-    placed largest first, each into the smallest gap that holds it among those alive with it, else at the end.
+    Pinned storages come first, in order, so that programs of one graph agree on the offsets of weights. The others are
+    placed largest first, each in the smallest gap that holds it among those alive with it, else at the end.
     """
     at = 0
     fixed = []
@@ -63,7 +63,7 @@ def _place(storages: Sequence[Storage]) -> tuple[list[int], int]:
 
 
 def _best_gap(starts: np.typing.NDArray[np.int64], stops: np.typing.NDArray[np.int64], need: int) -> int:
-    """Return where `need` bytes fit best between occupied ranges: the smallest gap, else behind the last."""
+    """Return the best offset for `need` bytes between occupied ranges: the smallest gap, else after the last range."""
     if not len(starts):
         return 0
     order = np.argsort(starts, kind="stable")

@@ -1,4 +1,4 @@
-"""Which buffers a program needs, and from when to when: everything about memory that does not depend on the worker."""
+"""Plan the buffers of a program and their lifetimes: everything about memory that does not depend on the worker."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ PERSISTENT = "persistent"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TransferBuffers:
-    """The buffers of one transfer, and its pieces; staging is absent where no worker sends (receives) anything.
+    """The buffers of one transfer, and its pieces; staging is None if no worker sends (receives) anything.
 
-    `sources` are what is sent from, and the earlier fetches that a worker copies from.
+    `sources` are the buffers that are sent from, and those of earlier fetches that a worker copies from.
     """
 
     sources: tuple[int, ...]
@@ -47,16 +47,16 @@ class TransferBuffers:
 
     @property
     def staging(self) -> list[int]:
-        """The buffers of what goes out and what comes in, as far as there are any."""
+        """The staging buffers of outgoing and incoming data that exist."""
         return [number for number in (self.outgoing, self.incoming) if number is not None]
 
 
 class BufferPlan:
-    """Numbers every buffer and uses it in the common order, of which every worker does what it takes part in.
+    """Numbers every buffer and records its uses in the common order, of which every worker runs its part.
 
-    `stored` maps a tensor to the buffer that holds it, `computed` to the one it is computed into; `transfers` numbers
-    transfers in the order in which they start; `end` is the last task position. `schedule` is the order in which each
-    stage runs micro-batches, or all workers do.
+    `stored` maps a tensor to the buffer that holds it, `computed` to the buffer it is computed into. `transfers`
+    numbers the transfers in the order in which they start; `end` is the last task position. `schedule` is the order in
+    which each stage, or all workers together, run micro-batches.
     """
 
     def __init__(self, plan: Plan, prefetch: int, traffic: Traffic, schedule: Schedule) -> None:
@@ -91,7 +91,7 @@ class BufferPlan:
 
     @property
     def stage_of(self) -> tuple[int, ...]:
-        """The stage of every worker."""
+        """The stage of every worker: [worker]."""
         return self._staging.stage_of
 
     def item_bytes(self, tensor: str) -> int:
@@ -99,7 +99,7 @@ class BufferPlan:
         return ITEM_BYTES[self.graph.tensors[tensor].dtype]
 
     def taking_part(self, event: Event) -> tuple[bool, ...]:
-        """Say of every worker whether it has anything to do in an event."""
+        """Return True for each worker that has anything to do in an event: [worker]."""
         if not isinstance(event.what, ScheduledTransfer):
             return computing(event.what[-1].strategy, self.plan.ways)
         everybody = self.ends[event.what].cut
@@ -108,7 +108,7 @@ class BufferPlan:
         return everybody.sending if event.end is End.SENDER else everybody.receiving
 
     def order_of(self, worker: int) -> Order:
-        """Return the order in which a worker runs its phases; empty where all run once."""
+        """Return the order in which a worker runs its phases; empty if all run once."""
         return self._orders[self.stage_of[worker]] if self._orders else ()
 
     def place(self, worker: int) -> Placed:
@@ -118,16 +118,16 @@ class BufferPlan:
         return self.specs.place(worker, own, self.end if own is None else own[-1], keeping)
 
     def _crossings(self) -> Iterator[Crossing]:
-        """Yield what goes from stage to stage for every micro-batch."""
+        """Yield the transfers between stages that happen for every micro-batch."""
         for event in self.events:
             if event.to is not None and isinstance(event.what, ScheduledTransfer):
                 sender = self.stage_of[self.taking_part(event).index(True)]
                 yield Crossing(sender, event.phase, *event.to, event.part, event.what.tensor)
 
     def _positions(self, worker: int) -> tuple[int, ...] | None:
-        """Return the worker's position of every task in the common order, -1 where it has none; None if it has all.
+        """Return the worker's position of each task in the common order, -1 if it skips it; None if it runs all tasks.
 
-        The end is every worker's.
+        The last position counts for every worker.
         """
         if self._all_take_part:
             return None
@@ -139,7 +139,7 @@ class BufferPlan:
         return (*own[:-1], max(count - 1, 0))
 
     def phases_of(self, worker: int) -> tuple[Phase, ...]:
-        """Return the phases, by a worker's positions."""
+        """Return the phases in a worker's positions."""
         if self._all_take_part:
             return self.phases
         takes_part = [self.taking_part(event)[worker] for event in self.events for _ in range(tasks_of(event))]
@@ -159,11 +159,11 @@ class BufferPlan:
         return all(map(all, {self.taking_part(event) for event in self.events}))
 
     def owned(self, tensor: str) -> tuple[Region, ...]:
-        """Return what each worker holds of a tensor."""
+        """Return the region that each worker holds of a tensor."""
         return owned_by_all(self.graph.tensors[tensor].shape, self.plan.layouts[tensor], self.plan.ways)
 
     def read_from(self, read: Read) -> int:
-        """Return the buffer in which a node finds what it reads."""
+        """Return the buffer from which a node reads."""
         if read.same_as is not None:
             return self._fetched[read.same_as]
         return self.stored[read.tensor] if read.exchange is None else self._fetched[read]
@@ -176,12 +176,12 @@ class BufferPlan:
 
     @cached_property
     def adds_up(self) -> frozenset[int]:
-        """The buffers in which results add up over the micro-batches."""
+        """Buffers in which results accumulate over the micro-batches."""
         return frozenset(self.computed[name] for name in self.graph.accumulated if name in self.computed)
 
     @cached_property
     def first_summand(self) -> dict[str, str]:
-        """The node whose partial result a sum starts with; the later ones are added to it."""
+        """For each sum, the node whose partial result it starts with; later ones are added to it."""
         first: dict[str, str] = {}
         for unit in self.units:
             if unit[-1].accumulates is not None:
@@ -221,9 +221,9 @@ class BufferPlan:
                     self.computed[name] = self.specs.add_regions(f"{name} as computed", "partial", dtype, regions)
 
     def _last_reads(self) -> dict[str, int]:
-        """Return, per tensor, the unit by whose results it may be overwritten at the earliest.
+        """Return, per tensor, the earliest unit whose results may overwrite it.
 
-        An element-wise node may overwrite what it reads itself; what is fetched is read before its unit runs.
+        An element-wise node may overwrite its own operands; a fetch reads its source before its unit runs.
         """
         last: dict[str, int] = {}
         for j, unit in enumerate(self.units):
@@ -275,7 +275,7 @@ class BufferPlan:
         self.ends[transfer] = TransferBuffers(sources, target, outgoing, incoming, pieces, transfer.collective)
 
     def _carry_updates(self) -> None:
-        """Where an updated tensor could not take its old self's place, copy it there at the end of the phase."""
+        """Copy an updated tensor over its old value at the end of the phase, if it could not replace it in place."""
         ends = {unit[-1].phase: j for j, unit in enumerate(self.units, start=1)}
         phase_of = {write.tensor: unit[-1].phase for unit in self.units for write in unit[-1].writes}
         for old, new in self.graph.updates.items():
@@ -293,7 +293,7 @@ class BufferPlan:
     # --- lifetimes
 
     def _use_in_order(self) -> tuple[Phase, ...]:
-        """Note who uses what at which task position; return the phases."""
+        """Record the buffers used at each task position; return the phases."""
         position, phases = 0, list[Phase]()
         for phase, events in groupby(self.events, key=attrgetter("part")):
             start, closing = position, set[int]()
@@ -316,9 +316,9 @@ class BufferPlan:
         return [ends.sources[0], *ends.staging]
 
     def _keep_for_micro_batches(self) -> tuple[Keeping, ...]:
-        """Give every micro-batch what is its own, and keep what all share for as long as there are more of them.
+        """Give every micro-batch its own slots, and keep shared buffers for as long as more micro-batches follow.
 
-        Return what each stage keeps of what is a micro-batch's own.
+        Return the slots that each stage keeps.
         """
         every = [phase for phase in self.phases if is_repeated(phase.name)]
         first, last = every[0].start, every[-1].stop - 1
@@ -337,7 +337,7 @@ class BufferPlan:
             else:
                 item.slots = 1
         in_between = () if self.plan.schedule == ACCUMULATION else pairwise(every)
-        for phase, following in in_between:  # what is on its way from the one to the other meets other micro-batches
+        for phase, following in in_between:  # in transit between phases, it coexists with other micro-batches
             for item in self.specs.items:
                 if not item.slots and item.uses and item.uses[0] < phase.stop <= item.uses[-1] < following.stop:
                     item.kept = item.kept or (first, last)
@@ -348,15 +348,15 @@ class BufferPlan:
             self.specs.use(number, position)
 
     def _inputs(self, unit: Unit, start: int = 0, stop: int | None = None) -> list[int]:
-        """Return the buffers that a unit's nodes from `start` to `stop` read, but the results within it."""
+        """Return the buffers that a unit's nodes from `start` to `stop` read, except results within the unit."""
         inner = {write.tensor for work in unit[:-1] for write in work.writes}
         reads = (read for work in unit[start:stop] for read in work.reads if read.tensor not in inner)
         return [self.read_from(read) for read in reads]
 
     def _overwrite_in_place(self) -> None:
-        """Let element-wise units compute into the bytes of an operand that nobody reads any more.
+        """Let element-wise units compute into the bytes of an operand that is not read again.
 
-        In a chain only the first node's operands may go: the others are read after the result's bytes are written.
+        In a chain only operands of the first node qualify: the others are read after the result's bytes are written.
         """
         for unit in self.units:
             if unit[-1].accumulates is None and unit[-1].signature.description.is_elementwise:
@@ -369,6 +369,6 @@ class BufferPlan:
 
 
 def tasks_of(event: Event) -> int:
-    """Return how many tasks an event is."""
+    """Return the number of tasks of an event."""
     starts = isinstance(event.what, ScheduledTransfer) and event.turn not in WAITS
     return TASKS_TO_START if starts else 1

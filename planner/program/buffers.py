@@ -1,4 +1,4 @@
-"""Local arrays while a program is being laid out: who needs them from when to when, and which may share bytes."""
+"""Local arrays while a program is laid out: their lifetimes, and which may share bytes."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from planner.program.tasks import Buffer
 
 
 class Pool(NamedTuple):
-    """How many slots there are, and which of them every micro-batch has, by storage."""
+    """Number of slots of a pool, and the slot of every micro-batch, by storage."""
 
     slots: int
     taken: Mapping[int, tuple[int, ...]]
 
 
 def pools(kept: Mapping[int, KeptSlots], nbytes: Mapping[int, int]) -> Iterator[Pool]:
-    """Yield a pool of the storages of each size that need fewer slots together than apart."""
+    """Yield a pool for the storages of each size that need fewer slots together than separately."""
     alike = defaultdict[int, dict[int, Spans]](dict)
     for storage, (_, beyond, spans) in kept.items():
         if beyond is not None:
@@ -36,7 +36,10 @@ def pools(kept: Mapping[int, KeptSlots], nbytes: Mapping[int, int]) -> Iterator[
 
 
 def _shared(storages: Mapping[int, Spans]) -> Pool:
-    """Return as many slots as are in use at a time; a storage has one that it had before, where that is free."""
+    """Return a pool with as many slots as are in use at a time.
+
+    A storage reuses one of its earlier slots if it is free.
+    """
     used, free, slots = list[tuple[int, int]](), dict[int, None](), 0
     taken = {storage: list[int]() for storage in storages}
     for begin, end, storage in sorted((*span, storage) for storage, spans in storages.items() for span in spans):
@@ -51,16 +54,16 @@ def _shared(storages: Mapping[int, Spans]) -> Pool:
 
 
 Shapes = tuple[tuple[int, ...], ...]
-"""Of a buffer, by worker."""
+"""Shapes of a buffer, by worker."""
 
 
 @dataclass(slots=True)
 class BufferSpec:
-    """One buffer of every worker: `shapes` by worker; the positions of its uses, ascending; where its bytes are.
+    """One buffer of every worker: its `shapes` by worker, the positions of its `uses`, ascending, and its storage.
 
-    `storage` is the number of the buffer whose bytes it uses: its own, or that of the one it overwrites in place. These
-    are its own for as long as it is used, or for longer where they are `kept`: from one position to another. `slots`
-    are as of a Buffer; 1 stands for as many as the worker's stage has micro-batches in flight.
+    `storage` is the number of the buffer whose bytes it uses: its own, or that of the buffer it overwrites in place.
+    The bytes are reserved for as long as the buffer is used, or longer if they are `kept` from one position to another.
+    `slots` is as in Buffer; 1 stands for as many as the worker's stage has micro-batches in flight.
     """
 
     name: str
@@ -75,12 +78,12 @@ class BufferSpec:
     def used(self, own: Sequence[int] | None) -> list[int]:
         """Return the positions of a worker's uses, in the common order.
 
-        `own` are the worker's positions by common ones, None where it does all tasks.
+        `own` maps common positions to the worker's; None if it runs all tasks.
         """
         return self.uses if own is None else [position for position in self.uses if own[position] >= 0]
 
     def span(self, own: Sequence[int] | None, end: int) -> tuple[int, int]:
-        """Return from which to which of a worker's positions it is used: at its start where it never is.
+        """Return the first and last of a worker's positions at which it is used; (0, 0) if it is never used.
 
         `end` is the worker's last position.
         """
@@ -95,14 +98,14 @@ def _own(own: Sequence[int] | None, span: tuple[int, int]) -> tuple[int, int]:
 
 
 def _storage(own: Sequence[int] | None, span: tuple[int, int], kept: tuple[int, int] | None, nbytes: int) -> Storage:
-    """Return bytes from when to when they must be kept, by a worker's positions; `span` is when they are used."""
+    """Return the storage of `nbytes`, by a worker's positions; `span` is when it is used."""
     first, last = kept or (0, -1)
     also = range(first, last + 1) if own is None else [at for at in own[first : last + 1] if at >= 0]
     return Storage(nbytes, min((*span, *also[:1])), max((*span, *also[-1:])))
 
 
 Home = tuple[int, tuple[int, ...]]
-"""The storage whose slots a storage shares, and which of them each micro-batch has; none where it has its own."""
+"""The storage whose slots a storage shares, and the slot of each micro-batch; empty if it has its own."""
 
 Placed = tuple[tuple[Buffer, ...], int]
 """A worker's buffers, and the bytes of its arena."""
@@ -110,10 +113,10 @@ Placed = tuple[tuple[Buffer, ...], int]
 
 @dataclass(slots=True)
 class BufferSpecs:
-    """All buffers, numbered alike on every worker."""
+    """All buffers, with the same numbers on every worker."""
 
     items: list[BufferSpec] = field(default_factory=list)
-    _shapes: dict[int, tuple[Sequence[Region], Shapes]] = field(default_factory=dict)  # by the identity of regions
+    _shapes: dict[int, tuple[Sequence[Region], Shapes]] = field(default_factory=dict)  # by the identity of the regions
     _placed: dict[object, Placed] = field(default_factory=dict)
 
     def add(self, name: str, kind: str, dtype: str, shapes: Shapes) -> int:
@@ -122,17 +125,17 @@ class BufferSpecs:
         return len(self.items) - 1
 
     def add_regions(self, name: str, kind: str, dtype: str, regions: Sequence[Region]) -> int:
-        """Add a buffer that holds a region on every worker."""
+        """Add a buffer that holds a region on every worker; return its number."""
         if id(regions) not in self._shapes:
             self._shapes[id(regions)] = regions, tuple(map(local_shape, regions))
         return self.add(name, kind, dtype, self._shapes[id(regions)][1])
 
     def use(self, number: int, position: int) -> None:
-        """Say that a task at this position reads or writes the buffer; positions come in ascending order."""
+        """Record that a task at this position reads or writes the buffer; positions must ascend."""
         self.items[number].uses.append(position)
 
     def may_overwrite(self, number: int, dying: int) -> bool:
-        """Whether a buffer first written by some task can take the bytes of one last read by that task."""
+        """Return True if a buffer first written by a task can take the bytes of one last read by that task."""
         new, old = self.items[number], self.items[dying]
         free = "persistent" not in (new.kind, old.kind) and new.uses[:1] == old.uses[-1:]
         dies = old.kept is None or old.kept[1] < old.uses[-1]
@@ -145,8 +148,8 @@ class BufferSpecs:
     def place(self, worker: int, own: tuple[int, ...] | None, end: int, keeping: Keeping | None) -> Placed:
         """Return a worker's buffers with their offsets, and the arena's size in bytes.
 
-        Workers whose buffers are of equal shapes, and who do the same tasks in the same order, share them; `own` and
-        `end` are as in `BufferSpec`, `keeping` is that of the worker's stage where there are several micro-batches.
+        Workers with equal buffer shapes that run the same tasks in the same order share the result. `own` and `end` are
+        as in `BufferSpec`; `keeping` belongs to the worker's stage if there are several micro-batches.
         """
         key = own, keeping, tuple(item.shapes[worker] for item in self.items)
         if key not in self._placed:
@@ -163,7 +166,7 @@ class BufferSpecs:
         return self._placed[key]
 
     def _share_slots(self, worker: int, kept: dict[int, KeptSlots]) -> dict[int, Home]:
-        """Return where storages are that share slots, of which the first then keeps as many as all need."""
+        """Return the homes of storages that share slots; the first storage of a pool keeps the slots of all."""
         homes: dict[int, Home] = {}
         for slots, taken in pools(kept, {storage: align(_nbytes(self.items[storage], worker)) for storage in kept}):
             first = next(iter(taken))
@@ -172,9 +175,9 @@ class BufferSpecs:
         return homes
 
     def _slots(self, own: Sequence[int] | None, keeping: Keeping) -> dict[int, KeptSlots]:
-        """Return the slots of every storage of what each micro-batch has of its own, and how long they are kept.
+        """Return the slots of the storages that each micro-batch has of its own, and how long they are kept.
 
-        What is left at the end is the last one's.
+        At the end they hold the data of the last micro-batch.
         """
         uses: defaultdict[int, list[int]] = defaultdict(list)
         for item in self.items:
@@ -190,7 +193,7 @@ class BufferSpecs:
         of_slots: Mapping[int, KeptSlots],
         homes: Mapping[int, Home],
     ) -> dict[int, Storage]:
-        """Return what each storage of a worker must hold and from when to when."""
+        """Return the size of each storage of a worker, and its lifetime."""
         spans: dict[int, Storage] = {}
         for item, span in zip(self.items, of_items, strict=True):
             home, _ = homes.get(item.storage, (item.storage, ()))

@@ -1,4 +1,4 @@
-"""One node's work on one worker, cut into kernel calls on slices of local arrays."""
+"""One node's work on one worker, as kernel calls on slices of local arrays."""
 
 from __future__ import annotations
 
@@ -22,9 +22,8 @@ Bounds = Mapping[str, tuple[int, int]]
 class NodeWork:
     """A worker's calls of one node, with its operation count and the elements of each operand and output.
 
-    Operands and outputs of the calls are numbered instead of buffers.
-
-    `products` are the calls' shapes, where the node is a matrix product or a convolution.
+    The calls refer to operands and outputs by number instead of by buffer. `products` are the shapes of the calls of a
+    matrix product or convolution.
     """
 
     calls: tuple[SlicedCall, ...]
@@ -40,10 +39,10 @@ def node_work(signature: Signature, strategy: Strategy, ways: Ways, worker: int)
 
 
 class _NodeWorker:
-    """Cuts one node on one worker.
+    """Split one node on one worker.
 
-    A variable whose iterations must be contiguous (it stands in a window, or serves as a value) makes one call per
-    run; these are `apart`. Any other is one range as long as its runs together.
+    A variable whose iterations must be contiguous (it appears in a window, or its value is used) makes one call per
+    run; these variables are `apart`. The runs of any other variable are concatenated into one range.
     """
 
     def __init__(self, signature: Signature, strategy: Strategy, ways: Ways, worker: int) -> None:
@@ -102,7 +101,7 @@ class _NodeWorker:
         return [access.index[dim] for access in self.description.accesses if access.operand == operand]
 
     def _window(self, indices: Sequence[tdl.Index], extent: int, bounds: Bounds) -> tuple[int, int] | None:
-        """Return the hull of what a call reaches of one dimension, or None where it reaches all that is held."""
+        """Return the range that a call reads of one dimension; None if it reads everything that is held."""
         single = {name: (bounds[name],) for name in self.apart}
         hulls: list[tuple[int, int]] = []
         if not indices or not all(set(single) & set(index.variables) for index in indices):

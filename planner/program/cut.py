@@ -1,4 +1,4 @@
-"""An exchange cut into pieces: which slices of whose array go where."""
+"""Cut an exchange into pieces: slices of local arrays that move between workers."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from planner.program.tasks import Piece, Slices
 
 Pieces = tuple[Piece, ...]
 Copied = tuple[Region, Sequence[Region]]
-"""What an array holds, and what of it is copied."""
+"""A region that an array holds, and the parts of it that are copied."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExchangeShare:
     """One worker's half of an exchange, in elements of its arrays.
 
-    `receives` and `sends` list (peer, pieces) in ascending order of peers; `local` are the pieces that come from the
-    worker's own array, then those from each earlier fetch that it may copy from.
+    `receives` and `sends` list (peer, pieces) in ascending order of peers. `local` lists the pieces from the worker's
+    own array, then those from each earlier fetch that it may copy from.
     """
 
     receives: tuple[tuple[int, Pieces], ...]
@@ -33,32 +33,32 @@ class ExchangeShare:
 
 
 class Cut:
-    """An exchange in pieces: a worker's share is cut when it is asked for. Equal exchanges of a program share one."""
+    """An exchange in pieces; a worker's share is cut on demand. Equal exchanges of a program share one Cut."""
 
     def __init__(self, exchange: Exchange) -> None:
         self._exchange = exchange
         self._shares: dict[tuple[int, bool], ExchangeShare] = {}
         self.moved = exchange.moved()
-        """The k x k matrix of elements that go from worker (row) to worker (column)."""
+        """Matrix of elements that move from worker (row) to worker (column): [worker, worker]."""
 
     @cached_property
     def sending(self) -> tuple[bool, ...]:
-        """Say of every worker whether it sends anything."""
+        """True for each worker that sends anything: [worker]."""
         return _flags(self.moved.sum(axis=1))
 
     @cached_property
     def receiving(self) -> tuple[bool, ...]:
-        """Say of every worker whether it receives or copies anything."""
+        """True for each worker that receives or copies anything: [worker]."""
         return _flags(self.moved.sum(axis=0) + self.copied.sum(axis=0))
 
     @cached_property
     def taking_part(self) -> tuple[bool, ...]:
-        """Say of every worker whether it has anything to do."""
+        """True for each worker that has anything to do: [worker]."""
         return tuple(map(bool.__or__, self.sending, self.receiving))
 
     @cached_property
     def copied(self) -> NDArray[np.int64]:
-        """How many elements each worker copies from its own array and from each earlier fetch, [from, worker]."""
+        """Elements that each worker copies from its own array and from each earlier fetch: [source, worker]."""
         counts: dict[tuple[Region, ...], list[int]] = {}  # of workers that hold and want the same
         exchange = self._exchange
         held_and_wanted = list(zip(exchange.sources, exchange.targets, *exchange.already, strict=True))
@@ -69,7 +69,7 @@ class Cut:
         return np.array([counts[key] for key in held_and_wanted], dtype=np.int64).T
 
     def share(self, worker: int, *, sliced: bool = True) -> ExchangeShare:
-        """Return one worker's share; not `sliced`, all that goes from one array to another is one piece."""
+        """Return one worker's share; unless `sliced`, everything that moves between two arrays is one piece."""
         key = worker, sliced
         if key not in self._shares:
             self._shares[key] = self._sliced(worker) if sliced else self._whole(worker)
@@ -109,7 +109,7 @@ def _flags(of_workers: NDArray[np.int64]) -> tuple[bool, ...]:
 
 
 def _copied(exchange: Exchange, worker: int) -> Iterator[Copied]:
-    """Yield what the worker copies from each earlier fetch: of each, what none before it had."""
+    """Yield what the worker copies from each earlier fetch: the parts that no fetch before it had."""
     target = exchange.targets[worker]
     earlier = [regions[worker] for regions in exchange.already]
     for number, region in enumerate(earlier):

@@ -1,4 +1,4 @@
-"""Compute units: one node each, or a chain of element-wise nodes without buffers between; and sums in place."""
+"""Compute units: single nodes, or chains of element-wise nodes without buffers between them; and sums in place."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ Unit = tuple[NodeTraffic, ...]
 def compute_units(graph: Graph, work: Sequence[NodeTraffic], kept: frozenset[str]) -> list[Unit]:
     """Group neighbouring element-wise nodes into chains.
 
-    A node joins the chain before it if it alone reads the chain's result, as it lies, and produces as much in its
-    place, and nobody else wants that result (`kept` names what must be stored whoever reads it). What adds up over
-    micro-batches is in place already, and a chain stays in its phase.
+    A node joins the chain before it if it is the only reader of the chain's result, reads it as it lies, and produces
+    an equal region in its place. `kept` names results that must be stored anyway. A tensor that accumulates over
+    micro-batches is already in place, and a chain stays within its phase.
     """
     readers = Counter(name for node in graph.nodes for name in node.inputs)
     units: list[Unit] = []
@@ -51,12 +51,15 @@ def _continues(
 
 
 def is_direct(read: Read) -> bool:
-    """Whether a need is just what the worker holds."""
+    """Return True if a read needs exactly what the worker holds."""
     return read.exchange is None and read.same_as is None
 
 
 def add_in_place(graph: Graph, work: Sequence[NodeTraffic]) -> list[NodeTraffic]:
-    """Return the work without sums that are added up in place; the last node that makes a term writes such a sum."""
+    """Return the work without the sums that are computed in place.
+
+    The last node that computes a term writes the sum.
+    """
     readers = Counter(name for node in graph.nodes for name in node.inputs)
     makers = {write.tensor: item for item in work for write in item.writes if readers[write.tensor] == 1}
     result: dict[str, NodeTraffic] = {}
@@ -72,13 +75,13 @@ def add_in_place(graph: Graph, work: Sequence[NodeTraffic]) -> list[NodeTraffic]
 
 
 def _is_term(item: NodeTraffic) -> bool:
-    """Whether a node's only result is a sum that stays where it is computed."""
+    """Return True if a node's only result is a sum that stays where it is computed."""
     (output, *others), writes = item.signature.description.outputs, item.writes
     return not others and output.reducer == "Sum" and not writes[0].hops
 
 
 def _summands(terms: Sequence[NodeTraffic], total: NodeTraffic, order: Mapping[str, object]) -> dict[str, NodeTraffic]:
-    """Return the nodes that make terms as they add to a sum."""
+    """Return the nodes that compute terms, changed to add to the sum."""
     place = {name: number for number, name in enumerate(order)}
     last = max(terms, key=lambda item: place[item.node.name])
     return {

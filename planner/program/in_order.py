@@ -1,4 +1,4 @@
-"""A worker's program as it runs: the tasks of its phases, micro-batch by micro-batch, in the order of its steps."""
+"""A worker's program as it runs: the tasks of its phases for every micro-batch, in the order of its steps."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PERSISTENT = "persistent"
 
 @dataclass(frozen=True, slots=True)
 class Occurrence:
-    """A task, by its position among those of one micro-batch, done for a micro-batch."""
+    """A task, by its position among the tasks of one micro-batch, run for a micro-batch."""
 
     position: int
     micro_batch: int
@@ -21,7 +21,7 @@ class Occurrence:
 
 
 def occurrences(program: WorkerProgram) -> Iterator[Occurrence]:
-    """Yield what a worker does, in order; nothing for a program without steps."""
+    """Yield what a worker runs, in order; nothing for a program without steps."""
     last = max((micro_batch for _, micro_batch in program.steps), default=0)
     for number, micro_batch in program.steps:
         phase = program.phases[number]
@@ -31,17 +31,16 @@ def occurrences(program: WorkerProgram) -> Iterator[Occurrence]:
 
 
 def in_order(program: WorkerProgram, *, apart: bool = False) -> WorkerProgram:
-    """Return the program with every task as often as it is done, on the slots and with the transfers that it has then.
+    """Return the program with every task repeated as it runs, on the slots and transfers of each repetition.
 
-    Further slots are buffers behind the others. Tasks that do the same are one object. If `apart`, every micro-batch
-    has buffers and transfers with numbers of its own; the buffers lie where its slots do, and each says from when to
-    when it is used.
+    Additional slots are buffers after the others. Tasks that do the same are one object. If `apart`, every micro-batch
+    has its own buffer and transfer numbers; the buffers lie where its slots do, and each records when it is used.
     """
     return _Ordered(program, apart).program() if program.steps else program
 
 
 def program_in_order(program: Program) -> Program:
-    """Return a program whose workers have their tasks in order, every micro-batch its own buffers and transfers."""
+    """Return a program whose workers have their tasks in order; every micro-batch has its own buffers and transfers."""
     return replace(program, workers=tuple(in_order(worker, apart=True) for worker in program.workers))
 
 
@@ -74,30 +73,33 @@ class _Ordered:
                 yield replace(moments.used(buffer, uses, users), offset=place.offset, slots=0, taken=())
 
     def _slot(self, buffer: Buffer, micro_batch: int, slots: int) -> int:
-        """Return a micro-batch's slot: of what is made the last one's is the first, in which it is found at the end."""
+        """Return a micro-batch's slot.
+
+        For computed tensors the last micro-batch has slot 0, in which readers look at the end.
+        """
         if buffer.taken and slots == buffer.slots and not self._apart:
             return (0, *sorted({*buffer.taken} - {0})).index(buffer.taken[micro_batch])
         return (micro_batch + (buffer.kind != PERSISTENT) * (1 - self._count)) % slots
 
     def _place(self, buffer: Buffer, micro_batch: int) -> int:
-        """Return how many slots behind the buffer a micro-batch's lies."""
+        """Return how many slots after the buffer a micro-batch's slot lies."""
         return buffer.taken[micro_batch] if buffer.taken else self._slot(buffer, micro_batch, buffer.slots)
 
     def _users(self, buffer: Buffer, slot: int, slots: int) -> Sequence[int]:
-        """Return the micro-batches that have a slot; all, of what has none."""
+        """Return the micro-batches that use a slot; all of them if the buffer has no slots."""
         if not buffer.slots:
             return range(self._count)
         return [number for number in range(self._count) if self._slot(buffer, number, slots) == slot]
 
     def _number(self, buffer: int, micro_batch: int) -> int:
-        """Return the number of a micro-batch's slot of a buffer."""
+        """Return the buffer number of a micro-batch's slot."""
         slot = self._slot(self._program.buffers[buffer], micro_batch, self._slots[buffer])
         return self._more[buffer][slot - 1] if slot else buffer
 
     # --- tasks
 
     def _task(self, done: Occurrence) -> Task:
-        """Return what is done; the same object wherever a task differs in nothing."""
+        """Return the task that is run; repetitions that do not differ are the same object."""
         task = self._program.tasks[done.position]
         turn = done.micro_batch if done.position in self._often else 0
         adding = done.micro_batch > 0 and isinstance(task, Compute) and any(k.accumulates for k in task.kernels)
@@ -107,13 +109,13 @@ class _Ordered:
         return self._tasks[key]
 
     def _what_differs(self, task: Task, turn: int) -> object:
-        """Return what differs of a task between micro-batches: slots; every one has transfers of its own."""
+        """Return how a task differs between micro-batches: by its slots, or always if it has its own transfers."""
         if self._apart or not isinstance(task, Compute) or any(kernel.rows for kernel in task.kernels):
             return turn
         return tuple(self._number(buffer, turn) for buffer in sorted(_buffers_of(task, {})))
 
     def _at(self, task: Task, micro_batch: int, turn: int) -> Task:
-        """Return a task as it is done for a micro-batch."""
+        """Return a task as it is run for a micro-batch."""
 
         def number(buffer: int) -> int:
             return self._number(buffer, micro_batch)
@@ -131,7 +133,7 @@ class _Ordered:
 
 
 class _Moments:
-    """When every micro-batch's tasks are done, by their positions."""
+    """The times at which every micro-batch's tasks run, by position."""
 
     def __init__(self, done: Iterable[Occurrence], count: int) -> None:
         self._moments: list[dict[int, int]] = [{} for _ in range(count)]
@@ -140,7 +142,7 @@ class _Moments:
             self._moments[occurrence.micro_batch][occurrence.position] = self._end = moment
 
     def used(self, buffer: Buffer, uses: Iterable[int], micro_batches: Iterable[int]) -> Buffer:
-        """Return a slot that is used at positions, from when the first of its micro-batches needs it to the last."""
+        """Return a slot used at these positions, with its lifetime over all its micro-batches."""
         if buffer.kind == PERSISTENT:
             return replace(buffer, first=0, last=self._end)
         of_all = [self._moments[number] for number in micro_batches]
@@ -149,7 +151,7 @@ class _Moments:
 
 
 def _uses_by_phase(program: WorkerProgram) -> list[list[int]]:
-    """Return the first and the last position within each phase at which each buffer is used, and is said to be."""
+    """Return each buffer's first and last use within every phase, and the ends of its recorded lifetime."""
     uses: list[set[int]] = [{buffer.first, buffer.last} if buffer.nbytes else set() for buffer in program.buffers]
     ended: dict[int, set[int]] = {}
     for phase in program.phases:
@@ -179,7 +181,7 @@ def _kernel_at(kernel: Kernel, micro_batch: int, number: Callable[[int], int]) -
 
 
 def _buffers_of(task: Task, ended: dict[int, set[int]]) -> set[int]:
-    """Return the buffers that a task uses; `ended` are those of transfers, by which it is known what a `Wait` uses."""
+    """Return the buffers that a task uses; `ended` records the buffers of transfers, which a `Wait` uses."""
     if isinstance(task, Compute):
         calls = (call for kernel in task.kernels for call in kernel.calls)
         return {buffer for call in calls for buffer, _ in (*call.inputs, *call.outputs)}
@@ -193,7 +195,7 @@ def _buffers_of(task: Task, ended: dict[int, set[int]]) -> set[int]:
 
 
 def _ranges(start: int, lengths: Iterable[int]) -> Iterator[range]:
-    """Yield ranges of these lengths, one behind the other."""
+    """Yield consecutive ranges of these lengths."""
     for length in lengths:
         yield range(start, start + length)
         start += length

@@ -1,6 +1,6 @@
-"""Which workers of a plan do alike: tasks of equal sizes, with messages of equal sizes to others.
+"""Equivalent workers of a plan: workers whose tasks have equal sizes, with messages of equal sizes.
 
-It is told from regions and counts, before any task is written, so that one worker of each kind needs its tasks.
+Workers are compared by regions and counts, before any task is written, so only one worker per class needs its tasks.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ Numbers = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Likeness:
-    """Numbers of workers, equal where they do alike, and of pairs of workers, [from, to].
+    """Classes of workers [worker] and of pairs of workers [from, to]: equal numbers mean equivalent.
 
-    Pairs have equal numbers where the same transfers bring messages of the same sizes; 0 are those that none does.
-    `apart` says which have messages in a transfer that is no collective; `collectives` are all others, with the bytes
-    of an element.
+    Two pairs are equivalent if the same transfers move messages of the same sizes between them; pairs without messages
+    have number 0. `apart` is True for pairs with messages in a transfer that is not a collective. `collectives` lists
+    the collective transfers, with the bytes of an element.
     """
 
     workers: Numbers
@@ -36,7 +36,7 @@ class Likeness:
 
 
 def likeness(plan: BufferPlan) -> Likeness:
-    """Compare the workers of a plan."""
+    """Return the classes of a plan's workers."""
     workers = np.zeros(plan.plan.workers, dtype=np.int64)
     for told in dict.fromkeys(map(tuple, _told_apart(plan))):
         workers = numbered(workers, by_value(told))
@@ -62,13 +62,13 @@ def numbered(*columns: Numbers) -> Numbers:
 
 
 def by_value(values: Sequence[Hashable]) -> Numbers:
-    """Number values in the order in which they are first met."""
+    """Number values in the order in which they first occur."""
     numbers: dict[Hashable, int] = {}
     return np.array([numbers.setdefault(value, len(numbers)) for value in values], dtype=np.int64)
 
 
 def _told_apart(plan: BufferPlan) -> Iterable[Sequence[Hashable]]:
-    """Yield what may differ between workers, a value for each."""
+    """Yield everything that may differ between workers, as one value per worker."""
     yield plan.stage_of
     for event in plan.events:
         yield plan.taking_part(event)
@@ -82,7 +82,7 @@ def _told_apart(plan: BufferPlan) -> Iterable[Sequence[Hashable]]:
 
 
 def _of_node(plan: BufferPlan, work: NodeTraffic) -> Iterable[Sequence[Hashable]]:
-    """Yield every worker's lengths of what it runs through, and its elements of each operand and output."""
+    """Yield each worker's iteration counts, and its elements of each operand and output."""
     signature, strategy, ways = work.signature, work.strategy, plan.plan.ways
     for name, steps in split_steps(strategy).items():
         runs = runs_of_workers(signature.extents[name], steps, ways)

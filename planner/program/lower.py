@@ -44,13 +44,13 @@ from tensor_partitioner.display.progress import tracked
 from topologies.kernels import Product
 
 Mail = tuple[tuple[Message, ...], tuple[Message, ...]]
-"""What a worker sends and what it receives."""
+"""The messages that a worker sends, and those it receives."""
 
 
 def lower(plan: Plan | str | Path, prefetch: int = 1, nodes: Sequence[str] | None = None) -> Program:
     """Return the program of one training iteration of a plan, or of a plan.json, for every worker.
 
-    Arguments and errors are `Lowering`'s; and a PlanError for what is no plan.
+    Arguments and errors are those of `Lowering`. Raises PlanError if `plan` is not a plan.
 
     >>> import planner
     >>> plan = planner.plan(planner.model("mlp-2-16", batch=8), workers=4)
@@ -62,30 +62,31 @@ def lower(plan: Plan | str | Path, prefetch: int = 1, nodes: Sequence[str] | Non
 
 
 def arena_sizes(plan: Plan, prefetch: int = 1) -> tuple[int, ...]:
-    """Return every worker's `arena_bytes` in the plan's program, without writing any task."""
+    """Return every worker's `arena_bytes` in the plan's program, without writing any task: [worker]."""
     buffer_plan = BufferPlan(plan, prefetch, plan.traffic(), schedule_of_plan(plan))
     return tuple(buffer_plan.place(worker)[1] for worker in range(plan.workers))
 
 
 def schedule_of_plan(plan: Plan) -> Schedule:
-    """Return every stage's order of micro-batches, or that of all workers together, where these have no other."""
+    """Return the order of micro-batches of every stage, or a single one for all workers together."""
     if plan.schedule == ACCUMULATION or plan.graph.micro_batches == 1:
         return accumulation(1, plan.graph.micro_batches)
     return schedule_of(plan.schedule, stages_of(plan.ways), plan.graph.micro_batches)
 
 
 class Lowering:
-    """Writes the program of one training iteration, for one worker or for all.
+    """Write the program of one training iteration, for one worker or for all.
 
-    `prefetch` is how many compute units before its consumer a fetch may start (0: none overlaps). `nodes` restricts
-    the program to some of the graph's nodes (for evaluation, on the first micro-batch); persistent buffers lie where
-    they lie in the whole. What workers have in common is worked out once. Raises a PlanError unless `prefetch` is a
-    whole number from 0, and where the plan's schedule cannot be run, as its stages need each other both ways.
+    `prefetch` is the number of compute units before its consumer at which a fetch may start (0: no overlap). `nodes`
+    restricts the program to some of the graph's nodes (for evaluation, on the first micro-batch); persistent buffers
+    have the same offsets as in the whole program. Work common to all workers is done once. Raises PlanError unless
+    `prefetch` is a whole number of at least 0, and if the plan's schedule cannot run because its stages need each other
+    in both directions.
     """
 
     def __init__(self, plan: Plan, prefetch: int = 1, nodes: Sequence[str] | None = None) -> None:
         if type(prefetch) is not int or prefetch < 0:
-            raise PlanError(f"prefetch: expected a whole number from 0, found {prefetch!r}")
+            raise PlanError(f"prefetch: expected a whole number of at least 0, found {prefetch!r}")
         traffic, schedule = plan.traffic(), schedule_of_plan(plan)
         if nodes is not None:
             plan, schedule = replace(plan, schedule=ACCUMULATION), accumulation(1, 1)
@@ -97,21 +98,21 @@ class Lowering:
 
     @property
     def tensors(self) -> Mapping[str, int]:
-        """The buffer of every tensor that is held in memory; see `Program`."""
+        """The buffer of every tensor held in memory; see `Program`."""
         return self._buffer_plan.stored
 
     @cached_property
     def regions(self) -> Mapping[str, tuple[Region, ...]]:
-        """What every worker holds of every such tensor; see `Program`."""
+        """The region of every such tensor that each worker holds; see `Program`."""
         return {name: self._buffer_plan.owned(name) for name in self.tensors}
 
     @cached_property
     def likeness(self) -> Likeness:
-        """Which workers do alike."""
+        """The classes of equivalent workers."""
         return likeness(self._buffer_plan)
 
     def program(self, representatives: Sequence[int] | None = None) -> Program:
-        """Write the tasks of all workers, or those of some that stand for all, which are not `sliced`."""
+        """Return the program of all workers, or of `representatives` of all, whose pieces are not `sliced`."""
         chosen = range(self._plan.workers) if representatives is None else representatives
         sliced = representatives is None
         workers = tuple(self.worker(worker, sliced=sliced) for worker in tracked("lowering", chosen))
@@ -119,7 +120,7 @@ class Lowering:
         return Program(self._plan.ways.factors, workers, self.tensors, self.regions, sent)
 
     def _sent(self, workers: Sequence[WorkerProgram]) -> NDArray[np.int64]:
-        """Return the k x k matrix of bytes in all messages, from worker (row) to worker (column)."""
+        """Return the matrix of bytes in all messages, from worker (row) to worker (column)."""
         total = np.zeros((len(workers),) * 2, dtype=np.int64)
         runs = [transfer.runs for transfer in self._buffer_plan.ends]
         for row, worker in zip(total, workers, strict=True):
@@ -130,10 +131,10 @@ class Lowering:
         return total
 
     def worker(self, worker: int, *, sliced: bool = True) -> WorkerProgram:
-        """Write one worker's tasks: those that it takes part in, in the common order.
+        """Return one worker's program: its tasks, in the common order.
 
-        Not `sliced`, all that goes from one array to another is one piece without slices, which is priced by its bytes
-        and not run.
+        Unless `sliced`, everything that moves between two arrays is one piece without slices; such a program is priced
+        by its bytes and not run.
         """
         tasks: list[Task] = []
         for event in self._buffer_plan.events:
@@ -149,7 +150,10 @@ class Lowering:
         return WorkerProgram(worker, tuple(tasks), *self._buffer_plan.place(worker), *self._order(worker), transfers)
 
     def _order(self, worker: int) -> tuple[tuple[Phase, ...], tuple[tuple[int, int], ...]]:
-        """Return a worker's phases, and its steps as numbers of a phase and a micro-batch; none where all runs once."""
+        """Return a worker's phases, and its steps as numbers of a phase and a micro-batch.
+
+        Empty if everything runs once.
+        """
         if self._plan.graph.micro_batches == 1:
             return (), ()
         phases = self._buffer_plan.phases_of(worker)
@@ -170,7 +174,7 @@ class Lowering:
         yield Receive(number, ends.target, ends.incoming, received, local, reducer, ends.collective)
 
     def _messages(self, share: ExchangeShare, item_bytes: int) -> Mail:
-        key = (id(share), item_bytes)  # what is cut keeps its shares alive
+        key = (id(share), item_bytes)  # a Cut keeps its shares alive, so their ids stay valid
         if key not in self._mail:
             self._mail[key] = _messages(share.sends, item_bytes), _messages(share.receives, item_bytes)
         return self._mail[key]
@@ -192,7 +196,7 @@ class Lowering:
         return Compute(tuple(kernels), last.signature.category, operations, touched, tuple(products), kernel_class)
 
     def _node_work(self, signature: Signature, strategy: Strategy, worker: int) -> NodeWork:
-        """Return a worker's calls of a node, which alike nodes share."""
+        """Return a worker's calls of a node; equivalent nodes share them."""
         key = signature, strategy, worker
         if key not in self._shares:
             self._shares[key] = node_work(signature, strategy, self._plan.ways, worker)
@@ -207,7 +211,7 @@ class Lowering:
         return {unit: tuple(self._unit_steps(unit)) for unit in self._buffer_plan.units}
 
     def _unit_steps(self, unit: Unit) -> Iterator[_Step]:
-        """Inside a chain a node's result lies where the last one's goes."""
+        """Yield the steps of a unit; in a chain, intermediate results lie where the last node's result goes."""
         inner = {write.tensor for work in unit[:-1] for write in work.writes}
         result, first_summand = tuple(self._buffer_plan.written_to(unit[-1])), self._buffer_plan.first_summand
         for work in unit:
@@ -229,7 +233,7 @@ class Lowering:
             )
 
     def _rows(self, node: Node) -> int:
-        """Return by how many rows of the batch a node's random numbers move on from micro-batch to micro-batch."""
+        """Return by how many rows a node's random numbers advance from micro-batch to micro-batch."""
         graph = self._plan.graph
         draws = graph.micro_batches > 1 and "row" in tdl.catalog[node.op].random_keys
         return graph.tensors[node.outputs[0]].shape[0] if draws else 0
@@ -237,9 +241,9 @@ class Lowering:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Step:
-    """A node's place in its unit, alike on every worker: its buffers, and whether it adds to what is there.
+    """A node's place in its unit, the same on every worker: its buffers, and whether it adds to their content.
 
-    `accumulates` and `rows` are as of a Kernel.
+    `accumulates` and `rows` are as in Kernel.
     """
 
     work: NodeTraffic
@@ -253,14 +257,14 @@ class _Step:
     output_item_bytes: tuple[int, ...]
 
     def call(self, call: SlicedCall) -> SlicedCall:
-        """Return a call of the node on the buffers of its operands and outputs, which it numbers."""
+        """Return a call with the numbers of operands and outputs replaced by their buffers."""
         inputs = tuple((self.inputs[number], slices) for number, slices in call.inputs)
         outputs = tuple((self.outputs[number], slices) for number, slices in call.outputs)
         return replace(call, inputs=inputs, outputs=outputs, combine="Sum" if self.adds else call.combine)
 
 
 def _messages(shares: Sequence[tuple[int, Pieces]], item_bytes: int) -> tuple[Message, ...]:
-    """Write messages that lie one after the other in staging."""
+    """Return messages that lie one after the other in staging."""
     messages, at = [], 0
     for peer, pieces in shares:
         nbytes = item_bytes * sum(piece.elements for piece in pieces)

@@ -1,7 +1,7 @@
-"""What a worker takes of its device's memory, line by line: the table of plans with a limit, simulation and `execute`.
+"""Memory needs of a worker on its device, line by line, for plans with a limit, simulation and `execute`.
 
-Libraries have memory of their own beside arena and kernels' temporaries: their defaults, each with its source. What a
-device's file says is reserved has a context and NCCL's communicators in it, as measured.
+Libraries use memory besides the arena and the kernels' workspace: these are their defaults, each with its source. A
+device file's reserved bytes include a context and NCCL's communicators, as measured.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ HOPPER = (9, 0)
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """Bytes of a device's memory, what for, and where the figure comes from."""
+    """Bytes of a device's memory, their purpose, and the source of the figure."""
 
     what: str
     nbytes: int
@@ -29,9 +29,10 @@ class Need:
 
 @dataclass(frozen=True, slots=True)
 class Libraries:
-    """What libraries' memory depends on.
+    """What the libraries' memory depends on.
 
-    These are the device's compute capability, whether PyTorch's kernels run, and how many peers NCCL sends messages to.
+    These are the device's compute capability, whether PyTorch's kernels run, and the number of peers that NCCL sends
+    to.
     """
 
     capability: tuple[int, int]
@@ -50,16 +51,16 @@ def _pytorch_cublas_bytes(libraries: Libraries) -> int:
 
 
 def _pytorch_segment_bytes(libraries: Libraries) -> int:
-    """Return the first segments of small and of large blocks, which are mostly empty."""
+    """Return the bytes of the first segments for small and for large blocks, which are mostly empty."""
     return (2 + 20) * MIB if libraries.pytorch else 0
 
 
 CHANNEL_BYTES = 14 * MIB
-"""Buffers of 10, 2 and 2 MiB."""
+"""Buffers of 10, 2 and 2 MiB per channel."""
 
 
 def _nccl_bytes(libraries: Libraries) -> int:
-    """Return the buffers of channels to peers: 32 each as on H100s, before these 2 at the least."""
+    """Return the bytes of the channels' buffers: 32 channels per peer as on H100s, at least 2 on older devices."""
     channels = 32 if libraries.capability >= HOPPER else 2
     return libraries.nccl_peers * channels * CHANNEL_BYTES
 
@@ -70,17 +71,17 @@ LIBRARY_NEEDS: tuple[tuple[str, Callable[[Libraries], int], str], ...] = (
     ("PyTorch's first segments", _pytorch_segment_bytes, "pytorch, c10/cuda/CUDACachingAllocator.cpp"),
     ("NCCL's buffers", _nccl_bytes, "github.com/NVIDIA/nccl, issues 1685 and 1706"),
 )
-"""What libraries take of a device, the rule for it, and its source."""
+"""Libraries' memory needs: the purpose, the function that computes the bytes, and its source."""
 
 
 def library_needs(libraries: Libraries) -> list[Need]:
-    """Return what libraries take of a device's memory, of those that take any."""
+    """Return the libraries' needs of a device's memory that are not zero."""
     needs = [Need(what, nbytes(libraries), source) for what, nbytes, source in LIBRARY_NEEDS]
     return [need for need in needs if need.nbytes]
 
 
 def device_needs(worker: WorkerProgram, device: Device) -> list[Need]:
-    """Return what a worker takes of a machine's device: arena, workspace, libraries, and what is reserved."""
+    """Return a worker's needs on a machine's device: arena, workspace, libraries and reserve."""
     spec = device.spec
     capability = None if spec.compute_capability is None else _capability(spec.compute_capability)
     return [
@@ -92,17 +93,17 @@ def device_needs(worker: WorkerProgram, device: Device) -> list[Need]:
 
 
 def needed_bytes(worker: WorkerProgram, device: Device) -> int:
-    """Return what a worker takes of its device's memory in all."""
+    """Return the bytes that a worker needs on its device in all."""
     return sum(need.nbytes for need in device_needs(worker, device))
 
 
 def arena_need(nbytes: int) -> Need:
-    """Return what holds every buffer."""
+    """Return the need of the arena, which holds every buffer."""
     return Need("arena", nbytes, "the program")
 
 
 def workspace_need(worker: WorkerProgram, limit_bytes: float) -> Need:
-    """Return the most that any kernel needs while it runs, where it may take `limit_bytes`."""
+    """Return the largest workspace of any kernel, if a kernel may use `limit_bytes`."""
     return Need("workspace", worker_workspace_bytes(worker, limit_bytes), "planner/program/workspace.py")
 
 

@@ -1,8 +1,8 @@
-"""Schedules: in which order a stage runs its phases for the micro-batches of an iteration.
+"""Schedules: the order in which a stage runs its phases for the micro-batches of an iteration.
 
-A schedule is a function of how many stages, micro-batches and chunks there are; of the last, every stage has so many
-that lie apart in the network, the first chunks of all stages before the second ones. It says nothing of time: a stage
-does its steps one after the other, each as soon as what it needs is there.
+A schedule is a function of the numbers of stages, micro-batches and chunks. Every stage has as many chunks, which lie
+apart in the network: the first chunks of all stages come before the second ones. A schedule contains no times: a stage
+runs its steps one after the other, each as soon as its inputs are available.
 """
 
 from __future__ import annotations
@@ -16,7 +16,10 @@ from planner.plans.phases import WEIGHTS, read_schedule
 
 
 class Step(NamedTuple):
-    """A phase of a stage's chunk, for one micro-batch; with `weights`, `backward` makes gradients of inputs alone."""
+    """A phase of a stage's chunk for one micro-batch.
+
+    With a phase `weights`, `backward` computes only input gradients.
+    """
 
     phase: str
     micro_batch: int
@@ -24,35 +27,35 @@ class Step(NamedTuple):
 
 
 Steps = tuple[Step, ...]
-"""One stage's, in order."""
+"""The steps of one stage, in order."""
 
 Schedule = tuple[Steps, ...]
-"""Those of every stage."""
+"""The steps of every stage."""
 
 
 def accumulation(stages: int, micro_batches: int) -> Schedule:
-    """Every micro-batch forward and at once backward."""
+    """Run each micro-batch forward and then backward."""
     order = [Step(phase, number) for number in range(micro_batches) for phase in (FORWARD, BACKWARD)]
     return (tuple(order),) * stages
 
 
 def gpipe(stages: int, micro_batches: int) -> Schedule:
-    """All micro-batches forward, then all backward (Huang and others, NeurIPS 2019)."""
+    """Run all micro-batches forward, then all backward (Huang and others, NeurIPS 2019)."""
     order = [Step(phase, number) for phase in (FORWARD, BACKWARD) for number in range(micro_batches)]
     return (tuple(order),) * stages
 
 
 def one_forward_one_backward(stages: int, micro_batches: int) -> Schedule:
-    """One forward and one backward in turn, once the stages behind are busy (Narayanan and others, ICML 2021)."""
+    """Alternate one forward and one backward once the later stages are busy (Narayanan and others, ICML 2021)."""
     forward = [Step(FORWARD, number) for number in range(micro_batches)]
     backward = [Step(BACKWARD, number) for number in range(micro_batches)]
     return tuple(_in_turn(forward, backward, stages - stage - 1) for stage in range(stages))
 
 
 def interleaved(stages: int, micro_batches: int, chunks: int) -> Schedule:
-    """As many chunks a stage, whose passes take turns: a bubble as many times smaller (Narayanan and others, SC 2021).
+    """Alternate the passes of several chunks per stage, which divides the bubble by their number.
 
-    Raises PlanError unless the stages divide the micro-batches.
+    Narayanan and others, SC 2021. Raises PlanError unless the stages divide the micro-batches.
     """
     if micro_batches % stages:
         raise PlanError(f"an interleaved schedule needs a multiple of {stages} micro-batches, found {micro_batches}")
@@ -68,9 +71,9 @@ def interleaved(stages: int, micro_batches: int, chunks: int) -> Schedule:
 
 
 def zero_bubble(stages: int, micro_batches: int) -> Schedule:
-    """As `1f1b`, gradients of weights later than those of inputs, for which the stage before waits (ZB-H1).
+    """Like `1f1b`, but compute weight gradients later than input gradients, for which the stage before waits (ZB-H1).
 
-    Qi and others, ICLR 2024. No stage has more micro-batches in flight than the first one of `1f1b`.
+    Qi and others, ICLR 2024. No stage has more micro-batches in flight than the first stage of `1f1b`.
     """
     return tuple(
         _with_weights(steps, stage) for stage, steps in enumerate(one_forward_one_backward(stages, micro_batches))
@@ -78,14 +81,14 @@ def zero_bubble(stages: int, micro_batches: int) -> Schedule:
 
 
 def _in_turn(forward: Sequence[Step], backward: Sequence[Step], ahead: int) -> Steps:
-    """Return so many forward steps, then one of each in turn, then the backward steps that are left."""
+    """Return `ahead` forward steps, then forward and backward steps in turn, then the remaining backward steps."""
     first = min(ahead, len(forward))
     turns = [step for pair in zip(forward[first:], backward, strict=False) for step in pair]
     return (*forward[:first], *turns, *backward[len(forward) - first :])
 
 
 def _with_weights(steps: Steps, behind: int) -> Steps:
-    """Return the steps with those of weights so many micro-batches behind the gradients of inputs."""
+    """Return the steps with weight gradients `behind` micro-batches after the input gradients."""
     order: list[Step] = []
     last = steps[-1].micro_batch
     for step in steps:
@@ -102,10 +105,10 @@ SCHEDULES: Mapping[str, Callable[[int, int, int], Schedule]] = {
     "interleaved": interleaved,
     "zero-bubble": lambda stages, micro_batches, _chunks: zero_bubble(stages, micro_batches),
 }
-"""By name, from how many stages, micro-batches and chunks there are; chunks are `interleaved`'s alone."""
+"""Schedules by name, as functions of stages, micro-batches and chunks; only `interleaved` uses chunks."""
 
 
 def schedule_of(text: str, stages: int, micro_batches: int) -> Schedule:
-    """Return the schedule that a name, with chunks where it has any, is for so many stages and micro-batches."""
+    """Return the named schedule, with chunks if it has any, for these stages and micro-batches."""
     name, chunks = read_schedule(text)
     return SCHEDULES[name](stages, micro_batches, chunks)

@@ -1,11 +1,11 @@
-"""The common order: which transfer starts and ends in which slot, the moment before a compute unit or the end.
+"""The common order: the slot in which each transfer starts and ends; a slot precedes a compute unit or the end.
 
-Within a slot, transfers of results come first, then fetches, then the unit; so whatever a slot needs is there. Nothing
-is on its way from one phase to another but what adds up over micro-batches: it goes where the last one has been added.
+Within a slot, transfers of results come first, then fetches, then the unit, so everything that a slot needs is there.
+No transfer spans two phases, except sums over micro-batches, which move after the last one was added.
 
-Where stages have orders of their own, a transfer from one to another is two things. Its sender starts it where it has
-what to send and goes on; it waits for the end in a part of its own, which comes when the receiver has begun. That one
-receives all that its phase needs before that, in the order in which the sender sends.
+If stages have individual orders, a transfer between stages has two parts. Its sender starts it as soon as the data is
+available and continues; it waits for the end in a separate part, which comes after the receiver has begun. The receiver
+receives everything that a phase needs before that phase, in the order in which it is sent.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ SENT = " sent to "
 
 
 def arriving(phase: str) -> str:
-    """Return the name of what comes before a phase: a stage receives all that it needs in it of others."""
+    """Return the name of the part before a phase, in which a stage receives what the phase needs from others."""
     return f"{phase} arriving"
 
 
 def is_waiting(part: str) -> bool:
-    """Whether a part of a program is that in which a sender waits for what it sent."""
+    """Return True if in this part of a program a sender waits for the end of its transfers."""
     return SENT in part
 
 
@@ -53,9 +53,9 @@ class InSlot(IntEnum):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ScheduledTransfer:
-    """An exchange in the common order: `read` for a fetch before a node, `write` and `hop` for a result's way home.
+    """An exchange in the common order: with `read`, a fetch before a node; with `write` and `hop`, a hop of a result.
 
-    It is made so many times in an iteration. One that `crosses` goes from one stage to another.
+    It happens `runs` times in an iteration. One that `crosses` goes from one stage to another.
     """
 
     tensor: str
@@ -68,9 +68,9 @@ class ScheduledTransfer:
 
     @property
     def collective(self) -> Collective | None:
-        """What the exchange is to a library; of a result in two hops, maybe a half of an all-reduce.
+        """The collective that the exchange is in a library's terms; for two hops, perhaps half of an all-reduce.
 
-        Nothing from stage to stage, which do not come to it in one order.
+        None between stages, which do not reach it in one order.
         """
         if self.crosses:
             return None
@@ -80,7 +80,7 @@ class ScheduledTransfer:
 
 
 class End(Enum):
-    """Whose event it is: of all who take part, or of one end of what goes from stage to stage."""
+    """Participants of an event: all, or one end of a transfer between stages."""
 
     BOTH = "both"
     SENDER = "sender"
@@ -89,10 +89,10 @@ class End(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """A transfer's start or wait, or a unit's computation, at its place in the common order.
+    """A transfer's start or wait, or a unit's computation, at its position in the common order.
 
-    One that is `closing` comes for the last micro-batch alone. `to` is the stage and phase of the receiver that a
-    sender waits for. Arrivals of a phase come in the order in which they are `sent`, by slot and turn.
+    A `closing` event happens for the last micro-batch only. `to` is the stage and phase of the receiver that a sender
+    waits for. The arrivals of a phase come in the order in which they are `sent`, by slot and turn.
     """
 
     slot: int
@@ -105,19 +105,19 @@ class Event:
 
     @property
     def closing(self) -> bool:
-        """Whether it comes for the last micro-batch alone, though its phase runs for every one."""
+        """True if it happens for the last micro-batch only, although its phase runs for every micro-batch."""
         return is_repeated(self.phase) and isinstance(self.what, ScheduledTransfer) and _adds_up(self.what)
 
     @property
     def part(self) -> str:
-        """What it is done in: its phase, what comes before that to receive, or where a sender waits."""
+        """The part of the program it belongs to: its phase, the arrivals before the phase, or a sender's wait."""
         if self.end is End.RECEIVER:
             return arriving(self.phase)
         return self.phase if self.to is None else f"{self.phase}{SENT}{self.to[0]} {self.to[1]}"
 
 
 def in_common_order(events: Sequence[Event], order: Sequence[str]) -> list[Event]:
-    """Return events by phase, arrivals first and what senders wait for last, and then by slot and turn."""
+    """Return events by phase (arrivals first, senders' waits last), then by slot and turn."""
     places = {phase: place for place, phase in enumerate(order)}
     return sorted(
         events,
@@ -133,13 +133,13 @@ def in_common_order(events: Sequence[Event], order: Sequence[str]) -> list[Event
 
 @dataclass(frozen=True, slots=True)
 class StagesOfWorkers:
-    """Which stage every worker is of, where stages have orders of their own, and the order of the phases."""
+    """The stage of every worker, if stages have individual orders, and the order of the phases."""
 
     stage_of: tuple[int, ...]
     order: tuple[str, ...]
 
     def parts(self, exchange: Exchange) -> Iterator[Part]:
-        """Yield an exchange by whom it goes to, where it goes from stage to stage; else as it is."""
+        """Yield the parts of an exchange by receiving stage if it crosses stages; else the exchange itself."""
         stages = np.array(self.stage_of)
         if len(set(self.stage_of)) == 1 or not (exchange.moved()[stages[:, None] != stages]).any():
             yield Part(exchange)
@@ -153,13 +153,13 @@ class StagesOfWorkers:
                 part = replace(exchange, targets=targets)
                 senders = {*stages[np.nonzero(part.moved())[0]].tolist()} or {stage}
                 if len(senders) > 1:
-                    raise PlanError(f"stage {stage} reads of one tensor from stages {sorted(senders)} at once")
+                    raise PlanError(f"stage {stage} reads one tensor from several stages at once, {sorted(senders)}")
                 yield Part(part, senders.pop(), stage)
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A part of an exchange, or all of it, and the stages that it goes from and to where these are given."""
+    """An exchange or a part of it, with its sending and receiving stage if it is a part."""
 
     exchange: Exchange
     sender: int | None = None
@@ -167,15 +167,15 @@ class Part:
 
     @property
     def crosses(self) -> bool:
-        """Whether it goes from one stage to another."""
+        """True if it goes from one stage to another."""
         return self.sender != self.receiver
 
 
 def schedule(units: Sequence[Unit], prefetch: int, staging: StagesOfWorkers) -> list[Event]:
-    """Order every transfer and unit.
+    """Return every transfer and unit in order.
 
-    A fetch starts no earlier than `prefetch` units before its consumer, and once what it reads is there. A result's
-    transfer starts right after its unit and ends when first needed, at the latest `prefetch` units on.
+    A fetch starts at most `prefetch` units before its consumer, after its source is available. A result's transfer
+    starts right after its unit and ends when it is first needed, at most `prefetch` units later.
     """
     return in_common_order([*_Events(units, prefetch, staging).events()], staging.order)
 
@@ -237,7 +237,7 @@ class _Events:
     def _hop(
         self, hop: ScheduledTransfer, parts: Iterable[Part], slots: tuple[int, int], phase: str
     ) -> Iterator[Event]:
-        """Yield a hop's start and end at these slots."""
+        """Yield the start and end of a hop at these slots."""
         turns = InSlot(2 * hop.hop), InSlot(2 * hop.hop + 1)
         for part in parts:
             transfer = replace(hop, exchange=part.exchange, crosses=part.crosses)
@@ -249,11 +249,11 @@ class _Events:
                 yield Event(slot, turn, transfer, self._phase_at(slot) if _adds_up(hop) else phase)
 
     def _parts(self, exchange: Exchange, phase: str) -> Iterable[Part]:
-        """Return what goes to each stage apart, where that is done for every micro-batch."""
+        """Return the parts of an exchange by receiving stage if it happens for every micro-batch."""
         return self._staging.parts(exchange) if is_repeated(phase) else (Part(exchange),)
 
     def _crossing(self, start: Event, part: Part, phase: str) -> Iterator[Event]:
-        """Yield what the sender of a part and its receiver do, who does it in a phase."""
+        """Yield the events of a part's sender and of its receiver, which receives before `phase`."""
         assert part.receiver is not None
         first, sent = self._firsts.get(phase, 0), (start.slot, int(start.turn))
         yield start
@@ -262,9 +262,9 @@ class _Events:
         yield Event(0, InSlot(start.turn + 1), start.what, start.phase, End.SENDER, to=(part.receiver, phase))
 
     def _passing(self, tensor: str, part: Part, phase: str) -> tuple[str, str]:
-        """Return in which phase a stage sends what another reads in a phase, and in which that receives it.
+        """Return the phases in which a stage sends what another reads in `phase`, and in which the other receives it.
 
-        What later stages read on the backward pass of results of the forward pass they get on that.
+        If later stages read results of the forward pass in the backward pass, they receive them in the forward pass.
         """
         produced_in = self._stored_in.get(tensor, phase)
         chunks = chunk_of(produced_in), chunk_of(phase)
@@ -273,7 +273,7 @@ class _Events:
         return produced_in if kind_of(produced_in) == kind else of_chunk(kind, chunks[0]), of_chunk(kind, chunks[1])
 
     def _receiving(self, tensor: str, part: Part, phase: str) -> str:
-        """Return the phase in which a stage receives a result: that of its own chunk that first reads it."""
+        """Return the phase in which a stage receives a result: that of its chunk that first reads it."""
         readers = self._readers.get(tensor, {}).items()
         phases = (self._phases[j] for j, stages in readers if part.receiver in stages)
         first = next(filter(is_repeated, phases), phase)
@@ -284,7 +284,7 @@ class _Events:
 
 
 def _ends_of_phases(phases: Sequence[str]) -> list[int]:
-    """Return, per unit, the slot behind the last unit of its phase."""
+    """Return, per unit, the slot after the last unit of its phase."""
     ends = [len(phases)] * len(phases)
     for j in reversed(range(len(phases) - 1)):
         ends[j] = ends[j + 1] if phases[j] == phases[j + 1] else j + 1
@@ -296,7 +296,7 @@ def _adds_up(transfer: ScheduledTransfer) -> bool:
 
 
 def _readers(units: Sequence[Unit]) -> Mapping[str, Mapping[int, frozenset[int | None]]]:
-    """Return, per tensor, the units that read it, in order, each with the groups of the first step that compute it."""
+    """Return the units that read each tensor, in order, each with the groups of the first step that compute it."""
     readers: dict[str, dict[int, frozenset[int | None]]] = {}
     for j, unit in enumerate(units):
         stages = frozenset(group_of(choice) for choice in unit[-1].strategy[:1])

@@ -1,9 +1,9 @@
-"""In which order the workers of each stage run the phases of their program.
+"""The order in which the workers of each stage run the phases of their program.
 
-Between stages a step waits for those that send it something. When every stage does its steps as soon as it can, each
-taking as long as any other of its kind, their starts are one order of all. Before a step starts, what it needs is
-received; then a stage waits for the end of what it sent, if the receiver's step starts no later than that step. So
-nobody waits for what comes later, in whatever time steps are done.
+Between stages, a step waits for those that send to it. If every stage runs its steps as soon as possible, and all steps
+of one kind take equally long, the start times define one order of all steps. Before a step starts, its inputs are
+received; then the stage waits for the end of its earlier sends whose receivers' steps start no later than that step.
+Therefore no stage waits for anything later in the order, however long the steps take.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from planner.program.schedule import arriving, is_waiting
 from planner.program.tasks import Phase
 
 Done = tuple[str, int]
-"""A phase, and the micro-batch that it is run for."""
+"""A phase, and the micro-batch for which it runs."""
 
 Order = tuple[Done, ...]
 
 Spans = tuple[tuple[int, int], ...]
-"""From which to which place in a stage's order something is used for each micro-batch."""
+"""For each micro-batch, the first and last place in a stage's order at which something is used."""
 
 
 class KeptSlots(NamedTuple):
-    """Slots, from which to which position they are kept beyond their use, and for which micro-batch when in order."""
+    """Number of slots, the positions between which they are kept beyond their use, and the spans by micro-batch."""
 
     slots: int
     beyond: tuple[int, int] | None = None
@@ -39,12 +39,12 @@ class KeptSlots(NamedTuple):
 
 
 SECONDS = {FORWARD: 1, BACKWARD: 2, WEIGHTS: 1}
-"""What a step takes, of any stage; where gradients of weights are made apart, those of inputs take as long."""
+"""Relative duration of a step on any stage; with separate weight gradients, input gradients take as long as these."""
 
 
 @dataclass(frozen=True, slots=True)
 class Crossing:
-    """What goes from a stage's phase to another's, `part` being the phase in which the sender waits for its end."""
+    """A transfer from a stage's phase to another's; `part` is where the sender waits for its end."""
 
     sender: int
     sending: str
@@ -55,9 +55,9 @@ class Crossing:
 
 
 def orders(schedule: Schedule, crossings: Iterable[Crossing]) -> tuple[Order, ...]:
-    """Return every stage's phases in order, with those in which it waits for what it sent.
+    """Return every stage's phases in order, including those in which it waits for its sends.
 
-    Raises PlanError where stages would wait for each other for ever.
+    Raises PlanError if stages would wait for each other forever.
     """
     crossings = list(crossings)
     starts = _starts(schedule, crossings)
@@ -65,7 +65,7 @@ def orders(schedule: Schedule, crossings: Iterable[Crossing]) -> tuple[Order, ..
 
 
 def _starts(schedule: Schedule, crossings: Sequence[Crossing]) -> list[dict[Done, int]]:
-    """Return when each stage starts each of its steps, in order."""
+    """Return the start time of each step, per stage, in order."""
     seconds = SECONDS | ({BACKWARD: 1} if any(step.phase == WEIGHTS for steps in schedule for step in steps) else {})
     needs: dict[tuple[int, str], set[tuple[int, str]]] = {}
     for crossing in crossings:
@@ -91,11 +91,11 @@ def _starts(schedule: Schedule, crossings: Sequence[Crossing]) -> list[dict[Done
 
 
 def _stuck(left: Sequence[Sequence[Step]], crossings: Sequence[Crossing]) -> str:
-    """Say which tensor goes to a stage that is not behind its sender's."""
+    """Return a message that names tensors sent to a stage that is not after the sender's."""
     waiting = {stage for stage, steps in enumerate(left) if steps}
     against = [c for c in crossings if {c.sender, c.receiver} <= waiting]
     where = "; ".join(f"{c.tensor} from {c.sender} to {c.receiver} ({c.sending})" for c in against[:4])
-    return f"$.schedule: expected stages that wait for each other in one direction, found {where}"
+    return f"$.schedule: stages wait for each other in both directions: {where}"
 
 
 def _order(stage: int, steps: Steps, starts: Sequence[Mapping[Done, int]], crossings: Sequence[Crossing]) -> Order:
@@ -117,9 +117,9 @@ def _order(stage: int, steps: Steps, starts: Sequence[Mapping[Done, int]], cross
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Keeping:
-    """In how many slots, and for how long, a stage keeps what it has of a micro-batch; `phases` by common positions.
+    """The slots in which a stage keeps the data of micro-batches, and for how long; `phases` are in common positions.
 
-    `repeated` are the first and the last position of what runs for every micro-batch.
+    `repeated` is the first and last position of the tasks that run for every micro-batch.
     """
 
     phases: tuple[Phase, ...]
@@ -132,9 +132,9 @@ class Keeping:
         return [phase.start for phase in self.phases]
 
     def kept(self, uses: Iterable[int]) -> KeptSlots:
-        """Return the slots of what is used at some positions, and from when to when they are kept.
+        """Return the slots of something used at these positions, and how long they are kept.
 
-        That is throughout, where the stage does anything else in between.
+        They are kept throughout if the stage does anything else in between.
         """
         phases = frozenset(bisect_right(self._starts, position) - 1 for position in uses)
         if phases not in self._known:

@@ -1,7 +1,7 @@
-"""Tasks spelled out: what their time on a processor depends on, and nothing else, as text that a file can hold.
+"""Tasks as text: everything that their time on a processor depends on, in a form that a file can hold.
 
-A kernel call is its operator, those attributes that are no real numbers, and the dtype and shape of each operand and
-result, with the shape of the array that it is a part of where it is not all of it.
+A kernel call is its operator, its attributes other than real numbers, and the dtype and shape of each operand and
+result, followed by the shape of the array if it is only a part of one.
 """
 
 from __future__ import annotations
@@ -31,32 +31,32 @@ Shape = tuple[int, ...]
 
 
 def spelled_compute(worker: WorkerProgram, task: Compute) -> str:
-    """Spell the calls of a compute task in order; one that follows itself is counted."""
+    """Return the calls of a compute task as text, in order; consecutive equal calls are counted."""
     calls = (_call(worker, kernel, call) for kernel in task.kernels for call in kernel.calls)
     counted = ((text, sum(1 for _ in same)) for text, same in groupby(calls))
     return BETWEEN_TASKS.join(text if count == 1 else f"{count}{REPEATED}{text}" for text, count in counted)
 
 
 def computed_dtype(worker: WorkerProgram, task: Compute) -> str:
-    """Name the dtype that a task computes in: its first output's that is a float, else its first output's."""
+    """Return the dtype that a task computes in: that of its first floating-point output, else of its first output."""
     outputs = [buffer for kernel in task.kernels for call in kernel.calls for buffer, _ in call.outputs]
     dtypes = [worker.buffers[buffer].dtype for buffer in outputs]
     return next((dtype for dtype in dtypes if dtype in FLOATING), dtypes[0] if dtypes else "float32")
 
 
 def sent(worker: WorkerProgram, task: Send) -> TransferAmounts:
-    """Count what a worker packs and sends."""
+    """Return the amounts that a worker packs and sends."""
     shape = worker.buffers[task.buffer].shape
     return _moved(task.messages, [_runs(piece.source_slices, shape) for piece in _pieces(task.messages)])
 
 
 def posted(task: Receive) -> TransferAmounts:
-    """Count what a worker starts to receive."""
+    """Return the amounts that a worker starts to receive."""
     return TransferAmounts(messages=sum(message.nbytes > 0 for message in task.messages))
 
 
 def received(worker: WorkerProgram, task: Receive) -> TransferAmounts:
-    """Count what a worker unpacks or combines, its own pieces included; what is combined is filled first."""
+    """Return the amounts that a worker unpacks or combines, including its own pieces and filling a combined buffer."""
     buffer = worker.buffers[task.buffer]
     runs = [_runs(piece.target_slices, buffer.shape) for piece in _pieces(task.messages)]
     elements = 0
@@ -80,7 +80,7 @@ def _pieces(messages: Iterable[Message]) -> Iterator[Piece]:
 
 
 def _runs(slices: Slices, shape: Shape) -> int:
-    """Return in how many runs of memory a box of an array lies."""
+    """Return the number of contiguous runs of memory in a box of an array."""
     part = extents(slices, shape)
     together = 1
     for size, extent in zip(reversed(part), reversed(shape), strict=True):

@@ -1,9 +1,9 @@
-"""The program: what each worker does in one training iteration, as plain data that both interpreters read.
+"""The program: the tasks of each worker in one training iteration, as plain data for simulator and executor.
 
-Every worker has those tasks that it takes part in, all of them in one common order, and the same list of buffers, of
-which those that it does not use are empty; shapes, offsets, pieces and calls are the worker's own. A task does not
-look back or wait implicitly: its position in the list is the only ordering. A transfer is started by `Send` (the
-outgoing half) and by `Receive` (the incoming half), and ended by its `Wait`.
+Every worker has the tasks that it takes part in, all in one common order, and the same list of buffers; those it does
+not use are empty. Shapes, offsets, pieces and calls are the worker's own. A task never refers to earlier tasks or waits
+implicitly: its position in the list is the only ordering. A transfer is started by `Send` (the outgoing half) and
+`Receive` (the incoming half), and ended by its `Wait`.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ def extents(slices: Slices, shape: tuple[int, ...]) -> tuple[int, ...]:
 class Buffer:
     """One local array of one worker.
 
-    It lives from task position `first` to `last`, both included; a persistent one (a weight, an optimizer state,
-    an input) lives through the whole loop. `offset` is in bytes from the start of the worker's arena. Of what every
-    micro-batch has of its own there are so many `slots`, taken in turns, one behind the other; there is one for all
-    micro-batches where there are none. Of slots that it shares with other buffers each micro-batch has the one that it
-    has `taken`, counted from the last one's.
+    It lives from task position `first` to `last`, inclusive; a persistent one (a weight, an optimizer state, an input)
+    lives through the whole loop. `offset` is in bytes from the start of the worker's arena. A buffer of which every
+    micro-batch has its own copy has `slots`, used in turn, one after the other; 0 means that all micro-batches share
+    it. If its slots are shared with other buffers, `taken` gives the slot of each micro-batch, counted from the last
+    one's.
     """
 
     name: str
@@ -53,7 +53,7 @@ class Buffer:
     taken: tuple[int, ...] = ()
 
     def sharing(self, taken: Sequence[int]) -> Buffer:
-        """Return the buffer that lies in slots shared with others, of which each micro-batch has the one `taken`."""
+        """Return the buffer in slots shared with others; `taken` gives the slot of each micro-batch."""
         since_last = tuple(slot - taken[-1] for slot in taken)
         return replace(self.slot(taken[-1]), slots=len({*taken}), taken=since_last)
 
@@ -66,7 +66,7 @@ class Buffer:
 class Piece:
     """A box of elements copied from a source worker's local array into a target worker's local array.
 
-    Slices are local to the two arrays and have equal lengths in every dimension.
+    The slices are local to the two arrays and have equal lengths in every dimension.
     """
 
     source_slices: Slices
@@ -78,9 +78,9 @@ class Piece:
 class Message:
     """What one worker sends to another within one transfer: pieces packed one after the other in row-major order.
 
-    `staging_offset` is where the packed bytes lie in this worker's staging buffer of the transfer. On the sending
-    side pieces' source slices apply, to the task's buffer; on the receiving side target slices. Both sides list equal
-    pieces in equal order. Transfers that move alike share their messages, which name no buffer for this reason.
+    `staging_offset` is the offset of the packed bytes in this worker's staging buffer of the transfer. On the sending
+    side the pieces' source slices apply, to the task's buffer; on the receiving side their target slices. Both sides
+    list equal pieces in equal order. Equal transfers share their messages, so messages name no buffer.
     """
 
     peer: int
@@ -99,10 +99,10 @@ class LocalCopy:
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Pack every outgoing message of a transfer, from `buffer` into `staging`, and start sending; does not wait.
+    """Pack every outgoing message of a transfer from `buffer` into `staging`, and start sending; does not wait.
 
-    `collective` is what all workers' messages are together, where they are one (`planner.layout.communication`). What
-    goes to another stage is sent `apart`: nobody stays for it, and its `Wait` is in a later phase.
+    `collective` describes all workers' messages together if they form a collective (`planner.layout.communication`). A
+    transfer to another stage is sent `apart`: nobody blocks on it, and its `Wait` is in a later phase.
     """
 
     transfer: int
@@ -117,8 +117,8 @@ class Send:
 class Receive:
     """Start receiving every message of a transfer into `staging`; `Wait` unpacks them into `buffer`.
 
-    With a reducer they are partial results: `Wait` fills `buffer` with its identity and combines in worker order, in
-    which the worker's own contribution, `local`, takes its place.
+    With a reducer they are partial results: `Wait` fills `buffer` with the reducer's identity and combines them in
+    worker order, in which the worker's own contribution, `local`, takes its place.
     """
 
     transfer: int
@@ -141,10 +141,10 @@ class Wait:
 class SlicedCall:
     """One invocation of a kernel, on slices of local arrays.
 
-    `inputs` and `outputs` are (buffer, slices). `ranges` gives each index variable's global [start, stop) in this
-    call (for a variable whose runs are concatenated: start of the first run, and as many indices as there are).
-    `origins` gives, per input and dimension, the global index of the slice's first element. `combine` is None
-    where the call's result is stored, else the reducer that folds it into what earlier calls of the node left.
+    `inputs` and `outputs` are (buffer, slices). `ranges` gives each index variable's global [start, stop) in this call
+    (for a variable with concatenated runs: the start of the first run, and as many indices as there are). `origins`
+    gives, per input and dimension, the global index of the slice's first element. `combine` is None if the call's
+    result is stored, else the reducer that combines it with the results of the node's earlier calls.
     """
 
     inputs: tuple[tuple[int, Slices], ...]
@@ -156,10 +156,10 @@ class SlicedCall:
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """One node's share of work on one worker: `op` names the kernel, `calls` are run in order.
+    """One node's share of work on one worker: `op` names the kernel; `calls` run in order.
 
-    What it `accumulates` is added to what it made of earlier micro-batches. Random numbers are those of so many `rows`
-    further on in the batch with every micro-batch.
+    With `accumulates`, results are added to those of earlier micro-batches. Random numbers advance by `rows` rows of
+    the batch with every micro-batch.
     """
 
     node: str
@@ -172,10 +172,10 @@ class Kernel:
 
 @dataclass(frozen=True, slots=True)
 class Compute:
-    """Kernels run one after the other; more than one is a chain of element-wise nodes without buffers between.
+    """Kernels run one after the other; several form a chain of element-wise nodes without buffers between them.
 
-    `operations` (floating point) and `touched_bytes` are this worker's, from the operators' descriptions; so are
-    `products`, the shape of every call of a matrix product or convolution. `kernel_class` is that of its last node.
+    `operations` (floating point) and `touched_bytes` are this worker's, from the operators' descriptions, and so are
+    `products`, the shapes of all calls of a matrix product or convolution. `kernel_class` is that of the last node.
     """
 
     kernels: tuple[Kernel, ...]
@@ -187,12 +187,12 @@ class Compute:
 
     @property
     def nodes(self) -> tuple[str, ...]:
-        """The names of the nodes computed."""
+        """Names of the nodes computed."""
         return tuple(kernel.node for kernel in self.kernels)
 
     @property
     def title(self) -> str:
-        """What is computed, by its nodes."""
+        """Title of the task: the names of its nodes."""
         return " + ".join(self.nodes)
 
 
@@ -200,7 +200,7 @@ Task = Send | Receive | Wait | Compute
 
 
 def distinct(tasks: Iterable[Task]) -> list[Task]:
-    """Return every object among tasks once, in order; those of a program in order that do the same are one."""
+    """Return every distinct object among tasks, in order; equal tasks of a program in order are one object."""
     return list({id(task): task for task in tasks}.values())
 
 
@@ -208,7 +208,7 @@ def distinct(tasks: Iterable[Task]) -> list[Task]:
 class Phase:
     """Tasks that run together: those from position `start` up to `stop`.
 
-    Those at the positions `closing` come for the last micro-batch alone.
+    Tasks at the positions `closing` run for the last micro-batch only.
     """
 
     name: str
@@ -219,11 +219,11 @@ class Phase:
 
 @dataclass(frozen=True, slots=True)
 class WorkerProgram:
-    """One worker's tasks and buffers; `arena_bytes` is the size of the one allocation that holds every buffer.
+    """One worker's tasks and buffers; `arena_bytes` is the size of the single allocation that holds every buffer.
 
-    Where there are `phases`, their tasks are those of one micro-batch, and `steps` say in which order they run: numbers
-    of a phase and of a micro-batch (see `in_order`). Without, the tasks run once. `transfers` is how many there are of
-    one micro-batch, all workers' counted.
+    With `phases`, the tasks are those of one micro-batch, and `steps` gives the order in which they run, as numbers of
+    a phase and a micro-batch (see `in_order`). Without phases, the tasks run once. `transfers` is the number of
+    transfers of one micro-batch over all workers.
     """
 
     worker: int
@@ -239,9 +239,9 @@ class WorkerProgram:
 class Program(Shown):
     """The body of the training loop for every worker.
 
-    `tensors` maps a graph tensor that is held in memory to its buffer's index (the same for every worker);
-    `regions` gives, per tensor and worker, the runs of global indices held, one tuple of (start, stop) per dimension.
-    `bytes` is the k x k matrix of bytes sent from worker (row) to worker (column) in one iteration.
+    `tensors` maps a graph tensor held in memory to its buffer's index (the same for every worker). `regions` gives, per
+    tensor and worker, the runs of global indices held, one tuple of (start, stop) per dimension. `bytes` is the matrix
+    of bytes sent from worker (row) to worker (column) in one iteration.
     """
 
     ways: tuple[int, ...]

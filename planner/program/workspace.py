@@ -1,12 +1,12 @@
-"""What kernels need beside their operands and results while they run: the rules, as functions of local shapes.
+"""Workspace of kernels besides operands and results, as functions of local shapes.
 
-A convolution works through its batch in parts: of each it copies out what the windows read, and multiplies. A part is
-as many images as fit in the device's `workspace_bytes`, one at the least. The executor's kernels cut their batches by
-these functions; MXNet's convolutions without cuDNN have the same rule, and with it the same figure is what an algorithm
-may ask for at most. On a host a part should stay in the cache, but should not be small beside the weights, which every
-part reads again (`part_bytes`). A call that is combined with what earlier calls left needs room for its own result.
-Nothing else needs a workspace on a GPU; temporaries of NumPy's expressions, and padded copies of images, are the
-executor's alone and not counted.
+A convolution processes its batch in parts: for each part it copies out what the windows read, and multiplies. A part is
+as many images as fit in the device's `workspace_bytes`, at least one. The executor's kernels split their batches by
+these functions. MXNet's convolutions without cuDNN follow the same rule; with cuDNN the same figure is the most that an
+algorithm may request. On a host a part should fit in the cache, but should not be small compared with the weights,
+which every part reads again (`part_bytes`). A call whose result is combined with earlier ones needs room for its own
+result. Nothing else needs a workspace on a GPU; temporaries of NumPy expressions, and padded copies of images, concern
+the executor alone and are not counted.
 """
 
 from __future__ import annotations
@@ -24,42 +24,42 @@ Shape = tuple[int, ...]
 Shapes = tuple[Shape, ...]
 
 BATCHED_AREA = 256
-"""From so many result elements per image on, a product per image beats one product that needs transposed copies."""
+"""From this many result elements per image on, one product per image beats one product with transposed copies."""
 
 WEIGHTS_PER_PART = 4
-"""Where a device's workspace is smaller, parts may take so many times what the weights do, up to `WORKSPACE_BYTES`."""
+"""If a device's workspace is smaller, a part may take this multiple of the weights' bytes, up to `WORKSPACE_BYTES`."""
 
 
 def part_bytes(limit_bytes: float, weight_bytes: int) -> float:
-    """Return what a part of a batch may take where a device's workspace is `limit_bytes`."""
+    """Return the bytes that a part of a batch may take if a device's workspace is `limit_bytes`."""
     return max(limit_bytes, min(WORKSPACE_BYTES, WEIGHTS_PER_PART * weight_bytes))
 
 
 def batches(count: int, bytes_each: int, limit_bytes: float) -> list[slice]:
-    """Cut a batch of `count` images into parts that need at most `limit_bytes`, or one image."""
+    """Split a batch of `count` images into parts that need at most `limit_bytes`, or of one image each."""
     size = max(1, int(limit_bytes) // max(1, bytes_each))
     return [slice(start, start + size) for start in range(0, count, size)]
 
 
 def by_rows(result: Shape, stride: tuple[int, int]) -> bool:
-    """Whether shifts of the image along x are stacked, and serve every row of taps."""
+    """Return True if shifts of the image along x are stacked and used for every row of taps."""
     return stride[0] == 1 and not at_once(result)
 
 
 def at_once(result: Shape) -> bool:
-    """Whether the windows of all images are copied out together and multiplied once."""
+    """Return True if the windows of all images are copied out together and multiplied once."""
     return math.prod(result[2:]) < BATCHED_AREA
 
 
 def stacked_elements(image: Shape, taps: int, stride: tuple[int, int], columns: int) -> int:
-    """Return what the stacked shifts of one image take; a single one is the image itself."""
+    """Return the elements of the stacked shifts of one image; 0 for a single shift, which is the image itself."""
     return 0 if (taps, stride[1]) == (1, 1) else taps * image[1] * image[2] * columns
 
 
 def correlation_elements(image: Shape, weight: Shape, result: Shape, stride: tuple[int, int]) -> int:
-    """Return what correlating one padded image takes: the stacked shifts and two sums, or the copied windows.
+    """Return the elements needed to correlate one padded image: stacked shifts and two sums, or copied windows.
 
-    Windows of one element each, read one after the other, are where they are needed.
+    Windows of one element each, read one after the other, need no copy.
     """
     taps, area = math.prod(weight[2:]), math.prod(result[2:])
     if by_rows(result, stride):
@@ -69,12 +69,12 @@ def correlation_elements(image: Shape, weight: Shape, result: Shape, stride: tup
 
 
 def scattering_elements(weight: Shape, gradient: Shape) -> int:
-    """Return what the products of one image's gradient and all taps take, before they go back to the windows."""
+    """Return the elements of the products of one image's gradient and all taps, before they are scattered."""
     return math.prod(weight[1:]) * math.prod(gradient[2:])
 
 
 def weight_gradient_elements(image: Shape, gradient: Shape, weight: Shape, stride: tuple[int, int]) -> int:
-    """Return what one image's share takes: stacked shifts and a product, or copied windows and copied gradient."""
+    """Return the elements of one image's share: stacked shifts and a product, or copied windows and gradient."""
     if by_rows(gradient, stride):
         product = weight[0] * weight[3] * weight[1]
         return stacked_elements(image, weight[3], stride, gradient[3]) + product
@@ -82,7 +82,7 @@ def weight_gradient_elements(image: Shape, gradient: Shape, weight: Shape, strid
 
 
 def worker_workspace_bytes(worker: WorkerProgram, limit_bytes: float) -> int:
-    """Return the most that any call of a worker's kernels needs; all take turns with it."""
+    """Return the largest workspace of any call of a worker's kernels, in bytes; the kernels use it in turn."""
     kernels = (kernel for task in worker.tasks if isinstance(task, Compute) for kernel in task.kernels)
     calls = ((kernel, call) for kernel in kernels for call in kernel.calls)
     return max((_call_bytes(worker, kernel, call, limit_bytes) for kernel, call in calls), default=0)
@@ -94,7 +94,7 @@ def _call_bytes(worker: WorkerProgram, kernel: Kernel, call: SlicedCall, limit_b
 
 
 def combined_bytes(worker: WorkerProgram, call: SlicedCall) -> int:
-    """Return the size of a call's own result where it is combined with what earlier calls left."""
+    """Return the bytes of a call's own result if it is combined with earlier results; else 0."""
     if call.combine is None:
         return 0
     items = [ITEM_BYTES[worker.buffers[buffer].dtype] for buffer, _ in call.outputs]
@@ -103,7 +103,7 @@ def combined_bytes(worker: WorkerProgram, call: SlicedCall) -> int:
 
 
 def _convolution_bytes(worker: WorkerProgram, kernel: Kernel, call: SlicedCall, limit_bytes: float) -> int:
-    """Return what a part of the batch takes; groups of channels follow each other."""
+    """Return the bytes that a part of the batch takes; groups of channels are processed one after the other."""
     shapes = _shapes(worker, (*call.inputs, *call.outputs))
     if not all(map(math.prod, shapes)):
         return 0
@@ -116,12 +116,12 @@ def _convolution_bytes(worker: WorkerProgram, kernel: Kernel, call: SlicedCall, 
 
 
 def _weight_of(kernel: Kernel) -> int:
-    """Return which of a convolution's operands and result is the weight, or its gradient."""
+    """Return the position of the weight, or of its gradient, among a convolution's operands and result."""
     return 2 if kernel.op == "convolution_backward_weight" else 1
 
 
 def _by_group(kernel: Kernel, call: SlicedCall, shapes: Shapes) -> Shapes:
-    """Return the shapes that one group has: its part of all channels, and of a weight's filters."""
+    """Return the shapes of one group: its part of all channels and of the filters."""
     if kernel.attributes.get("groups", 1) == 1:
         return shapes
     start, stop = call.ranges["g"]
@@ -157,11 +157,11 @@ CONVOLUTIONS = {
     "convolution_backward_input": _backward_input,
     "convolution_backward_weight": _backward_weight,
 }
-"""Elements per image, of the shapes of a call's operands and result."""
+"""Workspace elements per image, as functions of the shapes of a call's operands and result."""
 
 
 def _read(image: Shape, weight: Shape, result: Shape, attributes: Mapping[str, object]) -> Shape:
-    """Return the shape of an image with exactly the rows and columns that the windows of a result read."""
+    """Return the shape of an image reduced to the rows and columns that the windows of a result read."""
     pairs = zip(result[2:], weight[2:], _pair(attributes, "stride"), _pair(attributes, "dilation"), strict=True)
     read = [(extent - 1) * stride + (taps - 1) * apart + 1 for extent, taps, stride, apart in pairs]
     return (*image[:2], *read)

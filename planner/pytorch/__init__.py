@@ -1,7 +1,8 @@
-"""Graphs from PyTorch's modules: traced without being run, and differentiated here.
+"""Import training graphs from PyTorch modules, which are traced without being run, and differentiated here.
 
-`converter` says how an operator of PyTorch that is not known here is written in the catalog's: a function from the
-`Translation` under way and the `TracedCall` to a `Value`, with `unary`, `binary`, `reduce` and `contract` to build it.
+`converter` defines how a PyTorch operator unknown to this package is written in the catalog's operators: a function
+from the current `Translation` and the `TracedCall` to a `Value`, which `unary`, `binary`, `reduce` and `contract` help
+to build.
 """
 
 from planner.pytorch.importing import from_torch

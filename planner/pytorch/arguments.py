@@ -1,4 +1,4 @@
-"""What a module and its loss are called with: tensors in order, by name and in containers, taken as one list."""
+"""Arguments of a module and its loss: tensors in order, by name and in containers, treated as one list."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ from torch import nn
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_flatten_with_path, tree_unflatten
 
 Inputs = Sequence[Any] | Mapping[str, Any]
-"""What a module is called with: in order, or by name."""
+"""Inputs of a module: in order, or by name."""
 
 
 @dataclass(frozen=True)
 class Arguments:
-    """A module's inputs and the targets of its loss, either with tensors in lists, tuples and dicts, too."""
+    """A module's inputs and the targets of its loss; both may contain tensors in lists, tuples and dicts."""
 
     inputs: Inputs
     targets: Sequence[Any] = ()
 
     @cached_property
     def values(self) -> list[Any]:
-        """Tensors, and what else there is, one by one: those of inputs, then those of targets."""
+        """All leaf values: those of inputs, then those of targets."""
         return tree_flatten(self._tree)[0]
 
     @property
     def of_inputs(self) -> int:
-        """How many of the values are of inputs."""
+        """Number of values that belong to inputs."""
         return len(tree_flatten(self._tree[:2])[0])
 
     @cached_property
     def structure(self) -> TreeSpec:
-        """What is made of the values: a list of inputs, a dict of those that have names, and a list of targets."""
+        """Structure of the values: a list of inputs, a dict of named inputs, and a list of targets."""
         return tree_flatten(self._tree)[1]
 
     @property
@@ -45,18 +45,18 @@ class Arguments:
         return [*self.inputs], {}, [*self.targets]
 
     def of(self, values: Sequence[Any]) -> Arguments:
-        """Return other values in the same places."""
+        """Return arguments of the same structure with other values."""
         in_order, by_name, targets = tree_unflatten(values, self.structure)
         return Arguments(by_name if isinstance(self.inputs, Mapping) else in_order, targets)
 
     def mapped(self, function: Callable[[torch.Tensor], torch.Tensor]) -> Arguments:
-        """Return what a function makes of the tensors in the same places."""
+        """Return the arguments with a function applied to every tensor."""
         return self.of([function(value) if isinstance(value, torch.Tensor) else value for value in self.values])
 
     def names(self, module: nn.Module) -> list[str]:
-        """Return what a module calls the values, and names for those of targets, none of them twice or a weight's.
+        """Return unique names of the values: the module's names of inputs, and names of targets.
 
-        In containers, where they are is added: `batch_images`, `states_0`.
+        No name is a weight's. Inside containers the path is appended: `batch_images`, `states_0`.
         """
         parameters = [p.name for p in signature(module.forward).parameters.values() if p.kind is not p.VAR_KEYWORD]
         in_order = [*parameters, *(f"input{number}" for number in range(len(parameters), len(self.inputs)))]
@@ -73,5 +73,5 @@ class Arguments:
 
 
 def _step(key: Any) -> Any:
-    """Return which entry of a container a key of PyTorch's stands for: a place, a key or an attribute."""
+    """Return the entry that a PyTorch tree key stands for: an index, a key or an attribute."""
     return next(getattr(key, kind) for kind in ("idx", "key", "name") if hasattr(key, kind))

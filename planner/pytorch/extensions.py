@@ -1,4 +1,4 @@
-"""What other packages add to the import, by entry points, as `extras/rare_operators` does."""
+"""Extensions of the import by other packages, through entry points, such as `extras/rare_operators`."""
 
 from __future__ import annotations
 
@@ -18,11 +18,13 @@ Functions = Mapping[Any, Callable[..., Any]]
 
 
 class Extension(NamedTuple):
-    """Tables of functions that join those of the import.
+    """Tables of functions that extend those of the import.
 
-    `compositions`: by an operator's name, a function of other operators. `functions`: by a function of PyTorch, or the
-    name of one that is not public, what is traced in its place. `of_complex_numbers`: by an operator's name, a function
-    of ComplexTensor. `rewrites`: functions that rewrite a trace, or return False; `around`: context managers of traces.
+    - `compositions`: by operator name, a function of other operators.
+    - `functions`: by a PyTorch function, or the name of a private one, what is traced in its place.
+    - `of_complex_numbers`: by operator name, a function of ComplexTensor.
+    - `rewrites`: functions that rewrite a trace, or return False.
+    - `around`: context managers around tracing.
     """
 
     compositions: Functions
@@ -34,22 +36,22 @@ class Extension(NamedTuple):
 
 @cache
 def extension() -> Extension:
-    """Return what all installed packages add."""
+    """Return the combined tables of all installed packages."""
     loaded: list[Extension] = [entry.load() for entry in _entries()]
     nothing = Extension({}, {}, {}, {}, {})
     return Extension(*(ChainMap(*map(dict, tables)) for tables in zip(nothing, *loaded, strict=True)))
 
 
 def advice() -> str:
-    """Return what to install for an operator that is missing; nothing where it is installed."""
+    """Return what to install for a missing operator; an empty string if it is installed."""
     if any(entry.name == "rare_operators" for entry in _entries()):
         return ""
-    return "; for rare operators, and rows that masks of the data select: pip install extras/rare_operators"
+    return "; for rare operators and data-dependent row selection: pip install extras/rare_operators"
 
 
 @cache
 def folders() -> tuple[str, ...]:
-    """Return where the packages lie that add something, and PyTorch and the import themselves."""
+    """Return the folders of the extension packages, of PyTorch and of the import."""
     files = (import_module(name).__file__ for name in ("torch", __package__, *(e.module for e in _entries())))
     return tuple(str(Path(file).parent) + os.sep for file in files if file)
 

@@ -1,4 +1,4 @@
-"""From a module and example inputs to a training graph."""
+"""Import a module and example inputs as a training graph."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ from planner.pytorch.translate.decompositions import REFUSED, decompose
 from planner.pytorch.translate.opaque_ops import called
 from planner.pytorch.translate.translation import UNKNOWN, Translation
 
-FIXED = ", as of a mask that selects: use torch.where, or as many indices in every batch"
-"""What makes a tensor's extent depend on data, and what to do about it."""
+FIXED = " (for example, selection by a mask): use torch.where, or equally many indices in every batch"
+"""Advice about a tensor whose extent depends on data."""
 
 TAKEN_WHOLE = (
     "linalg_cholesky", "cholesky", "linalg_cholesky_ex", "cholesky_solve", "cholesky_inverse", "linalg_inv_ex",
@@ -61,19 +61,19 @@ TAKEN_WHOLE = (
     "linalg_householder_product", "median", "nanmedian", "kthvalue", "mode", "pdist",
     "lgamma", "digamma", "polygamma", "mvlgamma", "erfc", "erfinv",
 )  # fmt: skip
-"""Operators that are called as they are, with their gradients: most work on matrices, rows or sequences as wholes."""
+"""Operators called as they are, with their gradients: most work on whole matrices, rows or sequences."""
 
 NUMBERS = ("item", "_local_scalar_dense")
-"""Operators that make a tensor Python's."""
+"""Operators that convert a tensor to a Python number."""
 
 OF_MEMORY = ("as_strided", "as_strided_scatter")
-"""Operators whose results depend on where elements lie in memory, and that are not called with copies, therefore."""
+"""Operators whose results depend on memory layout, and that therefore are not called with copies."""
 
 MOST_PASSES = 5
-"""How often a model is translated, each time with the cuts that the time before asked for; two or three do."""
+"""Largest number of translations, each with the cuts that the previous one requested; two or three suffice."""
 
 
-def from_torch(  # noqa: PLR0913 -- what a user's function makes, and how to take it
+def from_torch(  # noqa: PLR0913 -- a user's model and how to import it
     module: nn.Module,
     inputs: Inputs,
     *,
@@ -87,16 +87,17 @@ def from_torch(  # noqa: PLR0913 -- what a user's function makes, and how to tak
 ) -> Graph:
     """Return the training graph of a module: forward pass, gradients and updates of every parameter.
 
-    `inputs` are example inputs, in order or by name; their shapes count, not their values, but for one: labels that
-    cross entropy leaves out are left out of batches to come if the example has any. The module returns its loss,
-    a scalar, or results by name of which one is called loss; or `loss` is a function of its result and the `targets`.
-    Dimensions of parameters that the model takes apart, as queries, keys and values of several heads, are dimensions of
-    their own in the graph. Where parameters have optimizers of their own, those that have none are frozen. With
-    `opaque_unknown` operators that the graph has none for run whole, by calling PyTorch. Of several `micro_batches`,
-    whose gradients are added up before one update, the examples are one. Of what the backward pass computes again
-    `recompute` says the extent, as `Recipe` does. The module and the loss run within
-    `torch.autocast` of a dtype that is given as `autocast`.
-    Raises a GraphError that names the operator and the line for what cannot be taken.
+    `inputs` are example inputs, in order or by name. Only their shapes matter, except that ignored labels in the
+    example mean that later batches may have them too. The module returns its loss, a scalar, or results by name with
+    one called `loss`; alternatively `loss` is a function of its result and the `targets`. Parameter dimensions that the
+    model splits, such as queries, keys and values of several heads, are separate dimensions in the graph.
+
+    If parameters have individual optimizers, those without one are frozen. With `opaque_unknown`, operators without a
+    counterpart run whole, by calling PyTorch. With several `micro_batches`, whose gradients are summed before one
+    update, the examples are one micro-batch. `recompute` is as in `Recipe`. The module and the loss run within
+    `torch.autocast` of the dtype `autocast`, if given.
+
+    Raises GraphError with the operator and the line for anything unsupported.
     """
     with contained("the import"):
         recipe = Recipe(micro_batches, recompute)
@@ -114,9 +115,7 @@ def _imported(  # noqa: PLR0913, PLR0917 -- as `from_torch`
     autocast: torch.dtype | None,
 ) -> Graph:
     if isinstance(loss, nn.Module) and any(True for _ in loss.parameters()):
-        raise GraphError(
-            f"the loss {type(loss).__name__} has parameters of its own: put them into the module, which then calls it"
-        )
+        raise GraphError(f"the loss {type(loss).__name__} has parameters of its own: call it inside the module")
     arguments = Arguments(inputs, targets)
     names = arguments.names(module)
     known = {name: value for name, value in zip(names, arguments.values, strict=True) if is_known(value)}
@@ -138,7 +137,7 @@ def _imported(  # noqa: PLR0913, PLR0917 -- as `from_torch`
     )
     if translation.updates:
         if recipe.micro_batches > 1:
-            raise GraphError(f"{min(translation.updates)} changes in forward: expected one micro-batch")
+            raise GraphError(f"forward changes {min(translation.updates)}, which needs micro_batches=1")
         graph = replace(graph, updates={**translation.updates, **graph.updates})
         check(graph)
     return replace(graph, entries=entries(module, trace, graph), given=tuple(names))
@@ -147,7 +146,7 @@ def _imported(  # noqa: PLR0913, PLR0917 -- as `from_torch`
 def _selecting(
     make: Callable[[], TracedModule], data: Mapping[str, torch.Tensor], take: Callable[[TracedModule], _Pass]
 ) -> tuple[TracedModule, _Pass]:
-    """Return a trace, rewritten by an extension or else with as many rows as in the example, and its translation."""
+    """Return a trace and its translation: rewritten by an extension, or with as many rows as in the example."""
     fix_extents(trace := make(), {})
     if not any(rewrite(trace) for rewrite in extension().rewrites.values()):
         fix_extents(trace, data)
@@ -163,9 +162,9 @@ def _selecting(
 
 
 def _translated(trace: TracedModule, trained: Iterable[nn.Parameter] | None, opaque_unknown: bool) -> _Pass:
-    """Translate a trace. Of what is refused, PyTorch's own decompositions are tried, and then calls of PyTorch.
+    """Translate a trace; try PyTorch's decompositions for unsupported operators, then calls of PyTorch.
 
-    A call is not split, so what has a gradient is called with `opaque_unknown` alone, but for operators of matrices.
+    A call is not split, so operators with a gradient are called only with `opaque_unknown`, except matrix operators.
     """
     refuse_untracked(trace)
     refuse_shared_memory(trace)
@@ -187,13 +186,13 @@ def _translated(trace: TracedModule, trained: Iterable[nn.Parameter] | None, opa
 
 
 def _with_alike(nodes: Iterable[Node], refused: Mapping[Node, str]) -> Mapping[Node, str]:
-    """Return what is refused, with all other nodes of operators that have no converter."""
+    """Return the refused nodes, and all other nodes with the same unknown operators."""
     reasons = {node.target: why for node, why in refused.items() if packet(node).removesuffix("_") not in CONVERTERS}
     return {**{node: reasons[node.target] for node in nodes if node.target in reasons}, **refused}
 
 
 def _is_in_place(node: Node) -> bool:
-    """Return True for an operator of PyTorch's own that changes what it is given, which no plan may call."""
+    """Return True for PyTorch's own in-place operators, which no plan may call."""
     return changes_first(node) and "::" not in packet(node)
 
 
@@ -202,7 +201,7 @@ def _may_be_called(node: Node, reached: AbstractSet[Node]) -> bool:
 
 
 def _with_cuts(trace: TracedModule, frozen: frozenset[int], whole: AbstractSet[Node]) -> _Pass:
-    """Translate a trace as often as dimensions have to be cut finer."""
+    """Translate a trace, repeatedly while dimensions must be cut finer."""
     result = trace.first_result()
     needed = needed_for_all(trace)
     refuse_read_statistics(trace, needed)
@@ -219,7 +218,7 @@ def _with_cuts(trace: TracedModule, frozen: frozenset[int], whole: AbstractSet[N
 
 
 def _listed(refused: Mapping[Node, str]) -> str:
-    """Return every reason for which nodes are refused, how often, and where first."""
+    """Return every reason why nodes are refused, with the number of times and the first place."""
     places = defaultdict[str, list[str]](list)
     for node, why in refused.items():
         places[why].append(where(node))
@@ -227,7 +226,7 @@ def _listed(refused: Mapping[Node, str]) -> str:
 
 
 class _Pass:
-    """One translation of every operator, with the sources' dimensions cut."""
+    """One translation of every operator, with given cuts of the sources' dimensions."""
 
     def __init__(
         self, trace: TracedModule, known: Known, cuts: Cuts, frozen: frozenset[int], whole: AbstractSet[Node]
@@ -243,7 +242,7 @@ class _Pass:
         self.updates: dict[str, str] = {}
 
     def run(self, loss: Node, nodes: Sequence[Node]) -> None:
-        """Translate the nodes, and find the graph's metrics, unless operators are refused."""
+        """Translate the nodes and determine the graph's metrics, unless operators are refused."""
         for node in nodes:
             if all(argument in self.values for argument in node.all_input_nodes):
                 self._translate(node)
@@ -277,10 +276,10 @@ class _Pass:
             self.defects[node] = error
 
     def _source(self, node: Node) -> Value:
-        """Declare what a placeholder stands for; a parameter that has several names once."""
+        """Declare what a placeholder stands for; a parameter with several names is declared once."""
         tensor, spec = example(node), self.sources[node.name]
         if spec.kind is InputKind.CUSTOM_OBJ:
-            raise GraphError("a Generator's random numbers would be others here: draw without it, or once, in __init__")
+            raise GraphError("random numbers of a Generator cannot be reproduced: draw without it, or once in __init__")
         if not isinstance(tensor, torch.Tensor):
             raise GraphError(f"input {node.name}: expected a tensor, found {type(tensor).__name__}")
         shape, dtype = tuple(int(extent) for extent in tensor.shape), known_dtype(tensor.dtype)
@@ -291,15 +290,15 @@ class _Pass:
             return self.t.input(self.trace.data[node.name], shape, init, dtype)
         name, content = str(spec.target).removeprefix("module."), self.trace.constant(str(spec.target))
         if content is None:
-            raise GraphError(f"buffer {name} of shape {shape}: its content is not known, as the model was made without")
+            raise GraphError(f"buffer {name} of shape {shape}: its content is unknown: create the model with it")
         if node.name in self.trace.states:
             return self.t.state(name, shape, dtype, state_init(content))
-        return self.t.weight(name, shape, state_init(content), frozen=True)  # which no constant can hold
+        return self.t.weight(name, shape, state_init(content), frozen=True)  # too large for a constant
 
     def _parameter(self, target: str, shape: tuple[int, ...]) -> Value:
         key = id(self.trace.parameters[target])
         if key not in self.tied:
-            # Zeros and ones, which vectors have, would hide errors where no other values are given.
+            # Zeros and ones, which vectors have by default, would hide errors if no other values are given.
             init = Init("uniform", 1.0 / sqrt(prod(shape[1:]) or 1))
             self.tied[key] = self.t.weight(self.trace.names()[key], shape, init, frozen=key in self.frozen)
         return self.tied[key]
@@ -309,21 +308,21 @@ class _Pass:
             several, number = node.args
             return self._value(several)[number]
         if not isinstance(node.target, OpOverload):
-            raise UnsupportedError(f"{getattr(node.target, '__name__', node.target)} has no operator here")
+            raise UnsupportedError(f"{getattr(node.target, '__name__', node.target)} is not supported")
         name = packet(node)
         if name == "detach" and node.args[0] not in self.reached:
             return self._value(node.args[0])
         if is_open(node):
-            raise UnsupportedError(f"{name} has a result whose extent depends on data{FIXED}")
+            raise UnsupportedError(f"the shape of {name}'s result depends on data{FIXED}")
         name = name if name in CONVERTERS else name.removesuffix("_")
         if name in NUMBERS:
             raise UnsupportedError(
-                f"{name}() makes a number of a tensor, which would be one for all batches: keep it a tensor"
+                f"{name}() converts a tensor to a Python number, fixed for all batches: keep it a tensor"
             )
         if name in OF_MEMORY:
-            raise UnsupportedError(f"{name} reads what lies in memory, which other tensors share: use slices or unfold")
+            raise UnsupportedError(f"{name} depends on memory layout: use slices or unfold")
         if name not in CONVERTERS and node not in self.whole:
-            raise UnsupportedError(f"{node.target._schema.name} has no operator here (or --opaque-unknown)")
+            raise UnsupportedError(f"{node.target._schema.name} is not supported (or --opaque-unknown)")
         call = self._call(name, node)
         if node in self.whole:
             return called(self.t, node, {key: call.value(argument) for key, argument in call.arguments.items()})
@@ -332,7 +331,7 @@ class _Pass:
         return result
 
     def _call(self, name: str, node: Node) -> TracedCall:
-        """Return a node's operator with its arguments and what it makes."""
+        """Return a node's operator with its arguments and its results' shapes and dtypes."""
         arguments = bound(node)
         results = [result for result in leaves(example(node)) if isinstance(result, torch.Tensor)]
         return TracedCall(
@@ -357,7 +356,7 @@ class _Pass:
 
 
 def _frozen(parameters: Iterable[nn.Parameter], trained: Iterable[nn.Parameter] | None) -> frozenset[int]:
-    """Return the identities of the parameters that get no update."""
+    """Return the identities of the parameters without an update."""
     kept = {id(parameter) for parameter in (parameters if trained is None else trained) if parameter.requires_grad}
     return frozenset(map(id, parameters)) - kept
 
@@ -373,12 +372,12 @@ def _by_name(
 
 
 def _dtype_of(trace: TracedModule) -> str:
-    """Return the dtype that the parameters have."""
+    """Return the dtype of the parameters."""
     dtypes = {parameter.dtype for parameter in trace.parameters.values()}
     if names := [name for name, parameter in trace.parameters.items() if parameter.is_complex()]:
         raise GraphError(
-            f"parameter {names[0].removeprefix('module.')} is complex: keep its real and imaginary parts as one "
-            "parameter of a last dimension of 2, and read it by torch.view_as_complex"
+            f"parameter {names[0].removeprefix('module.')} is complex: store its real and imaginary parts in a "
+            "parameter with a last dimension of 2, and read it with torch.view_as_complex"
         )
     if len(dtypes) != 1:
         raise GraphError(f"expected parameters of one dtype, found {', '.join(map(str, dtypes)) or 'none'}")
@@ -386,10 +385,10 @@ def _dtype_of(trace: TracedModule) -> str:
 
 
 def _check_alike(t: Translation, node: Node, result: object) -> None:
-    """Raise UnsupportedError where a value has not the shape and dtype that PyTorch's has."""
+    """Raise UnsupportedError if a value's shape or dtype differs from PyTorch's."""
     for value, tensor in zip(leaves(result), leaves(example(node)), strict=False):
         if isinstance(value, Value) and isinstance(tensor, torch.Tensor):
             ours = value.shape, t.dtype(value)
             theirs = tuple(tensor.shape), DTYPES.get(tensor.dtype, str(tensor.dtype))
             if ours != theirs:
-                raise UnsupportedError(f"{node.target}: PyTorch's result is of {theirs}, ours would be of {ours}")
+                raise UnsupportedError(f"{node.target}: expected a result of {theirs}, as in PyTorch, found {ours}")

@@ -1,4 +1,4 @@
-"""What is asked of the nodes of a trace: their operator, their line, their place in the module."""
+"""Properties of trace nodes: their operator, line and place in the module."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from planner.pytorch.private import schema_of
 
 
 def packet(node: torch.fx.Node) -> str:
-    """Return the name of a node's operator without its overload, ATen's without "aten"; nothing for no operator."""
+    """Return the name of a node's operator without overload and without "aten"; empty if it has none."""
     schema = schema_of(node.target)
     return schema.name.removeprefix("aten::") if schema else ""
 
 
 def bound(node: torch.fx.Node) -> dict[str, Any]:
-    """Return a node's arguments by the names of its operator's schema, defaults filled in."""
+    """Return a node's arguments by the names of its operator's schema, with defaults filled in."""
     schema = schema_of(node.target)
     arguments = [] if schema is None else schema.arguments
     named = {argument.name: node.kwargs.get(argument.name, argument.default_value) for argument in arguments}
@@ -28,12 +28,12 @@ def bound(node: torch.fx.Node) -> dict[str, Any]:
 
 
 def example(node: torch.fx.Node) -> Any:
-    """Return the fake tensor, or whatever else, that a node has for its result."""
+    """Return a node's example result: a fake tensor or any other value."""
     return node.meta.get("val")
 
 
 def leaves(result: object) -> list[object]:
-    """Return an operator's result, or several, as a list."""
+    """Return an operator's result or results as a list."""
     return list(result) if isinstance(result, list | tuple) else [result]
 
 
@@ -50,7 +50,7 @@ def place_of(node: torch.fx.Node) -> str:
 
 
 def line_of(node: torch.fx.Node) -> str:
-    """Return the user's line that a node comes from, as file:line, or nothing."""
+    """Return the user's line that created a node, as file:line, or an empty string."""
     return _line_of(node.meta.get("stack_trace") or "")
 
 
@@ -68,12 +68,12 @@ def _line_of(trace: str) -> str:
 
 
 def is_users(file: str) -> bool:
-    """Return True if a file is neither PyTorch's nor the import's, or what extends it, nor none at all."""
+    """Return True if a file is not part of PyTorch, of the import or of its extensions, and exists."""
     return not file.startswith((*folders(), "<"))
 
 
 def spelled(file: str, line: int) -> str:
-    """Return a line of a file as people look for it: below the working directory, or below the installed packages."""
+    """Return a line of a file relative to the working directory or to the installed packages."""
     path = Path(file)
     if "site-packages" in path.parts:
         path = Path(*path.parts[path.parts.index("site-packages") + 1 :])

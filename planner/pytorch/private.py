@@ -1,4 +1,4 @@
-"""What is needed of PyTorch that has no public name, in one place: what a new release of PyTorch may change."""
+"""Private parts of PyTorch that the import needs, in one place: a new release of PyTorch may change them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from torch.utils._python_dispatch import (
     TorchDispatchMode,  # sees what makes a tensor from nothing
     _disable_current_modes,  # within, tensors have content
 )
-from torch.utils.checkpoint import _checkpoint_hook as CheckpointHook  # noqa: N812 -- around what runs again
+from torch.utils.checkpoint import _checkpoint_hook as CheckpointHook  # noqa: N812 -- for functions that run again
 
 __all__ = [
     "DECOMPOSITIONS",
@@ -46,51 +46,51 @@ __all__ = [
 ]  # fmt: skip
 
 HOOKS = ("_backward_hooks", "_backward_pre_hooks", "_post_accumulate_grad_hooks")
-"""Attributes of modules and parameters that hold hooks of gradients; nothing public lists them."""
+"""Attributes of modules and parameters that hold gradient hooks; no public function lists them."""
 
 HOOKS_OF_STEPS = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
 """Attributes of optimizers that hold hooks of their steps."""
 
 LOGGERS = ("torch._subclasses", "torch.fx.experimental.symbolic_shapes", "torch._dynamo", "torch._export")
-"""Names of the loggers that say at length, as an export fails, what the error says."""
+"""Names of the loggers that repeat an error at length when an export fails."""
 
 
 DECOMPOSITIONS: Mapping[OpOverload, Callable[..., Any]] = decomposition_table  # type: ignore[assignment]
-"""Functions of other operators by the operator that they are the same as."""
+"""Functions of other operators, by the equivalent operator."""
 
 
 def is_composite(operator: OpOverload) -> bool:
-    """Return True if an operator is a function of others, of which gradients are taken one by one."""
+    """Return True if an operator is a function of others, which are differentiated one by one."""
     return operator.has_kernel_for_dispatch_key(torch._C.DispatchKey.CompositeImplicitAutograd)
 
 
 def fake_mode_of(examples: Sequence[object]) -> AbstractContextManager[object]:
-    """Return the mode in which fake tensors were made, if any is among the examples."""
+    """Return the mode in which fake tensors were created, if any is among the examples."""
     return detect_fake_mode(examples) or nullcontext()
 
 
 REGION = _enter_autocast, _exit_autocast
-"""What an export writes down where a region of autocast begins, and where it ends."""
+"""The records of an export that mark where a region of autocast begins and where it ends."""
 
 
 def forget_conversions(mode: FakeTensorMode) -> None:
-    """Drop a mode's weak references to fake tensors: `Module.to` exchanges no tensor to which there are any."""
+    """Drop a mode's weak references to fake tensors: `Module.to` does not replace tensors that have any."""
     mode.fake_tensor_converter.meta_converter.tensor_memo.clear()
 
 
 def content_of(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a copy of a tensor that has content, in an export as well."""
+    """Return a copy of a tensor with its content, even during an export."""
     with _disable_current_modes():
         return tensor.detach().clone()
 
 
 def exporting_modes() -> list[PreDispatchTorchFunctionMode]:
-    """Return the modes that write regions down as an export runs; those inside the one that asks."""
+    """Return the modes that record regions during an export, if they are inside the caller's mode."""
     modes = _get_current_function_mode_stack()  # type: ignore[no-untyped-call]
     return [mode for mode in modes if isinstance(mode, PreDispatchTorchFunctionMode)]
 
 
 def schema_of(operator: str | Callable[..., object]) -> torch.FunctionSchema | None:
-    """Return an operator's schema, with names and defaults of its arguments; None for what is no operator."""
+    """Return an operator's schema, with names and defaults of its arguments; None for anything else."""
     schema = getattr(operator, "_schema", None)
     return schema if isinstance(schema, torch.FunctionSchema) else None

@@ -1,4 +1,4 @@
-"""Modules that packages publish by name, made from their configurations alone: `timm:`, `torchvision:` and `hf:`."""
+"""Published modules by name, created from their configurations alone: `timm:`, `torchvision:` and `hf:`."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from planner.errors import GraphError
 Example = tuple[Any, ...]
 
 SIZE = 224
-"""Height and width of images where a package says nothing."""
+"""Default height and width of images."""
 
 TASKS = (
     "CausalLM", "Seq2SeqLM", "SpeechSeq2Seq", "MaskedLM", "ImageClassification", "AudioClassification",
     "ImageTextToText",
 )  # fmt: skip
-"""For what a configuration's module is trained where it names no architecture: the first that its kind has."""
+"""Tasks for configurations that name no architecture: the first that its model type supports."""
 
 
 def maker(source: str) -> Callable[..., Example]:
-    """Return the function of a batch that makes what a package publishes; GraphError without the package."""
+    """Return the function of a batch that creates a published module; raise GraphError if the package is missing."""
     package, _, name = source.partition(":")
     try:
         make: Callable[..., Example] = partial(MAKERS[package], name)
         import_module(PACKAGES.get(package, package))
     except ModuleNotFoundError as error:
-        raise GraphError(f"{source}: expected the package {error.name}: pip install {error.name}") from error
+        raise GraphError(f"{source}: the package {error.name} is missing: pip install {error.name}") from error
     return make
 
 
@@ -65,7 +65,7 @@ def _transformers(name: str, batch: int = 32, sequence: int = 512) -> Example:
     fields = json.loads(Path(name).read_text())
     kind = fields.pop("model_type", None)
     if kind not in transformers.CONFIG_MAPPING:
-        raise GraphError(f"{name}: expected a model_type of transformers, found {kind!r}")
+        raise GraphError(f"{name}: unknown model_type {kind!r} of transformers")
     config = transformers.CONFIG_MAPPING[kind].from_dict(fields)
     config.use_cache = False
     module = _architecture(transformers, config)(config)
@@ -73,7 +73,7 @@ def _transformers(name: str, batch: int = 32, sequence: int = 512) -> Example:
 
 
 def _architecture(transformers: Any, config: Any) -> Callable[[Any], nn.Module]:
-    """Return the class that a configuration names, or that of the first task for which there is one."""
+    """Return the class that a configuration names, or the one for the first supported task."""
     for name in config.architectures or ():
         if hasattr(transformers, name):
             return getattr(transformers, name)  # type: ignore[no-any-return]
@@ -81,11 +81,11 @@ def _architecture(transformers: Any, config: Any) -> Callable[[Any], nn.Module]:
     for auto in autos:
         if type(config) in auto._model_mapping:
             return auto.from_config  # type: ignore[no-any-return]
-    raise GraphError(f"model_type {config.model_type}: expected one that is trained for {', '.join(TASKS)}")
+    raise GraphError(f"model_type {config.model_type}: supports none of the tasks {', '.join(TASKS)}")
 
 
 def _inputs(module: Any, config: Any, batch: int, sequence: int) -> Mapping[str, Tensor]:
-    """Return what a module is called with: images, sound or tokens, and what it is to say."""
+    """Return a module's inputs: images, sound or tokens, and labels."""
     tokens = torch.ones(batch, sequence, dtype=torch.long)
     match module.main_input_name:
         case "pixel_values":

@@ -1,4 +1,4 @@
-"""What a user's function returns: a module, example inputs and, if wanted, loss, targets and optimizer."""
+"""The result of a user's function: a module, example inputs and, optionally, loss, targets and optimizer."""
 
 from __future__ import annotations
 
@@ -42,21 +42,21 @@ OPTIMIZERS = {
     torch.optim.RMSprop: "rmsprop",
     torch.optim.Adagrad: "adagrad",
 }
-"""What PyTorch's optimizers are called here."""
+"""Names of PyTorch's optimizers in this package."""
 
 REFUSED = ("nesterov", "amsgrad", "maximize", "centered", "dampening", "lr_decay", "initial_accumulator_value")
-"""Settings of PyTorch's optimizers that are refused where they are not zero or false."""
+"""Settings of PyTorch's optimizers that are refused unless zero or false."""
 
 EXPECTED_OPTIMIZERS = "expected PyTorch's SGD, Adam, AdamW, RMSprop without momentum or Adagrad"
 EXPECTED = "(module, inputs), (module, inputs, loss, targets) or (module, inputs, loss, targets, optimizer)"
 
 
 GIVEN = (torch.Tensor, int, float, str, NoneType)
-"""What a module is called with; but for tensors, it is the same at every call."""
+"""Types of a module's arguments; all but tensors are the same in every call."""
 
 
 class UserModel(NamedTuple):
-    """A module, what it is called with, and how it is trained."""
+    """A module, its inputs, and how it is trained."""
 
     module: nn.Module
     inputs: Inputs
@@ -66,23 +66,22 @@ class UserModel(NamedTuple):
 
 
 def graph_of(make: Callable[[], object], **options: Any) -> object:
-    """Return the graph of the module that a function returns, or what it returns where that is no module."""
+    """Return the graph of the module that a function returns; if it returns no module, return its result."""
     result = module_of(make)
     return graph_of_model(result, **options) if isinstance(result, UserModel) else result
 
 
 def module_of(make: Callable[[], object]) -> object:
-    """Return the module that a function returns, as a user's model, or what it returns where that is none.
+    """Return the module that a function returns as a UserModel; if it returns no module, return its result.
 
-    Parameters get no memory, so that a module of any size can be imported. A function that needs their values, for
-    which PyTorch raises a RuntimeError, runs once more, with memory, and so does one whose buffers are random numbers
-    drawn after those of parameters, or whose module keeps parameters as they were made, in lists or closures; one that
-    fails otherwise does not.
+    Parameters get no memory, so modules of any size can be imported. The function runs once more, with memory, if it
+    needs parameter values, for which PyTorch raises a RuntimeError, if its buffers are random numbers drawn after those
+    of parameters, or if its module keeps the original parameters in lists or closures. Other errors are not retried.
     """
     fakes = Fakes()
     try:
         with _without_memory(fakes), warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "Accessing the data pointer of FakeTensor")  # as layers are copied
+            warnings.filterwarnings("ignore", "Accessing the data pointer of FakeTensor")  # when layers are copied
             result = make()
         is_other = fakes.are_read or any(tensor in fakes.draws or tensor in fakes.of for tensor in _contents(result))
         is_other = is_other or len(fakes.of) > len(_optimized(result, fakes))
@@ -91,12 +90,12 @@ def module_of(make: Callable[[], object]) -> object:
             raise
         is_other = True
     if is_other:
-        with progress(f"making the module again with memory for its parameters, {fakes.nbytes / 1e9:.3g} GB", 1):
+        with progress(f"creating the module again with memory for its parameters, {fakes.nbytes / 1e9:.3g} GB", 1):
             fakes, result = Fakes(), make()
     if isinstance(result, Graph) or not _is_module(result):
         return result
     model = user_model(result)
-    if isinstance(model.optimizer, torch.optim.Optimizer):  # made before its parameters were the module's
+    if isinstance(model.optimizer, torch.optim.Optimizer):  # created before its parameters were replaced
         for group in model.optimizer.param_groups:
             group["params"] = [fakes.of.get(p, p) for p in group["params"]]  # type: ignore[no-untyped-call]
     return model
@@ -112,17 +111,17 @@ def graph_of_model(
 ) -> Graph:
     """Return the training graph of a user's model.
 
-    A module runs within `torch.autocast` where a mixed `precision` is given; for "float32" its parameters must be of
-    it. An `optimizer` is for a model that has none. A `recipe` is of `micro_batches`, each with its part of the
-    samples, and `recompute`.
+    A module runs within `torch.autocast` for a mixed `precision`; for "float32" its parameters must have that dtype.
+    `optimizer` is for a model without one. `recipe` holds `micro_batches`, each with its part of the samples, and
+    `recompute`.
     """
     if optimizer is not None:
         if model.optimizer is not None:
-            raise GraphError("expected a model without an optimizer for the options of one, found one that has its own")
+            raise GraphError("the model has its own optimizer, so optimizer options do not apply")
         model = model._replace(optimizer=optimizer)
     if precision == "float32" and not is_single(model):
         others = {p.dtype for p in model.module.parameters()} - {torch.float32}
-        raise GraphError(f"expected parameters of float32, as asked, found {', '.join(sorted(map(str, others)))}")
+        raise GraphError(f"precision float32 needs float32 parameters, found {', '.join(sorted(map(str, others)))}")
     autocast = getattr(torch, MIXED[precision]) if precision in MIXED else None
     if (count := recipe.get("micro_batches", 1)) > 1:
         model, *_ = in_parts(model, count)
@@ -135,16 +134,17 @@ def is_single(model: UserModel) -> bool:
 
 
 def in_parts(model: UserModel, count: int) -> list[UserModel]:
-    """Return the models whose examples are each of so many equal parts of a model's samples.
+    """Return models whose examples are equal parts of a model's samples.
 
-    Samples are along the first dimension of the first input, and of all others that have one; of targets, such as the
-    labels of all tokens, also along one that is a multiple. A GraphError where they are not, or do not divide.
+    Samples are along the first dimension of the first input, and of all other inputs that have one. Targets, such as
+    the labels of all tokens, may have a multiple of the samples there. Raises GraphError if they do not, or if `count`
+    does not divide the samples.
     """
     arguments = Arguments(model.inputs, model.targets)
     tensors = [value for value in arguments.values if isinstance(value, torch.Tensor)]
     samples = next((len(tensor) for tensor in tensors if tensor.dim()), 0)
     if not samples or samples % count:
-        raise GraphError(f"expected samples that {count} micro-batches divide, found {samples}")
+        raise GraphError(f"the number of samples must be divisible by {count} micro-batches, found {samples}")
 
     def parts(name: str, tensor: Any, *, is_target: bool) -> Sequence[Any]:
         if not isinstance(tensor, torch.Tensor) or not tensor.dim():
@@ -152,7 +152,7 @@ def in_parts(model: UserModel, count: int) -> list[UserModel]:
         rows = len(tensor)
         if rows != samples and not (is_target and rows and rows % samples == 0):
             raise GraphError(
-                f"{name}: expected the {samples} samples in its first dimension, found shape {list(tensor.shape)}"
+                f"{name}: expected {samples} samples in the first dimension, found shape {list(tensor.shape)}"
             )
         return tensor.split(rows // count)  # type: ignore[no-untyped-call,no-any-return]
 
@@ -165,7 +165,7 @@ def in_parts(model: UserModel, count: int) -> list[UserModel]:
 def imported(
     model: UserModel, *, opaque_unknown: bool = False, autocast: torch.dtype | None = None, **recipe: Any
 ) -> Graph:
-    """Return the training graph of a user's model; a `recipe` is as of `from_torch`."""
+    """Return the training graph of a user's model; `recipe` is as for `from_torch`."""
     module, inputs, loss, targets, _ = model
     return from_torch(
         module,
@@ -180,7 +180,7 @@ def imported(
 
 
 def _contents(result: Any) -> Iterator[torch.Tensor]:
-    """Yield the tensors, in containers too, of the module that a function returns, if it does."""
+    """Yield the tensors, including those in containers, of the module in a function's result."""
     module = result[0] if isinstance(result, tuple) and result else result
     for part in module.modules() if isinstance(module, nn.Module) else ():
         others = (vars(part)[name] for name in vars(part).keys() - OF_MODULES)
@@ -189,21 +189,21 @@ def _contents(result: Any) -> Iterator[torch.Tensor]:
 
 
 def _optimized(result: Any, fakes: Fakes) -> set[nn.Parameter]:
-    """Return the parameters that the optimizer which a function returns, if it does, holds as they were made."""
+    """Return the original parameters that the optimizer in a function's result holds."""
     optimizer = result[-1] if isinstance(result, tuple) and result else None
     groups = optimizer.param_groups if isinstance(optimizer, torch.optim.Optimizer) else ()
     return {parameter for group in groups for parameter in group["params"] if parameter in fakes.of}
 
 
 class _LargeAreFake(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Within, tensors made from nothing get no memory where that would be much."""
+    """Within this mode, large new tensors get no memory."""
 
     def __init__(self, mode: FakeTensorMode, fakes: Fakes) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.mode, self.fakes = mode, fakes
 
     def __torch_dispatch__(self, function: OpOverload, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run an operator, a large tensor's without memory, one for the device meta on the CPU, with content."""
+        """Run an operator; large tensors get no memory, and tensors for the device meta are created on the CPU."""
         schema, named = schema_of(function), dict(kwargs or {})
         if str(named.get("device")) == "meta":
             named["device"] = torch.device("cpu")
@@ -217,14 +217,14 @@ class _LargeAreFake(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 LARGE = 1 << 28
-"""Elements from which on a tensor gets no memory."""
+"""Number of elements from which on a tensor gets no memory."""
 
 
 class Fakes:
     """Parameters without memory, by the parameter that each stands for, and the bytes that they would take.
 
-    They draw no random numbers, so that `draws`, which depend on what is drawn after that, are other numbers than with
-    memory. `are_read`: the function asked for one of them.
+    They draw no random numbers, so `draws`, which depend on random numbers drawn afterwards, differ from those with
+    memory. `are_read` is True if the function read one of them.
     """
 
     def __init__(self) -> None:
@@ -233,7 +233,7 @@ class Fakes:
         self.draw_nothing = self.are_read = False
 
     def follow(self, function: OpOverload, arguments: list[object], result: object) -> None:
-        """Note what an operator returns that depends on random numbers."""
+        """Record results of an operator that depend on random numbers."""
         is_random = torch.Tag.nondeterministic_seeded in function.tags
         tensors = [value for argument in arguments for value in leaves(argument) if isinstance(value, torch.Tensor)]
         self.draw_nothing |= is_random and any(isinstance(tensor, FakeTensor) for tensor in (*tensors, result))
@@ -244,7 +244,7 @@ class Fakes:
 
 @contextmanager
 def _without_memory(fakes: Fakes) -> Iterator[None]:
-    """Within, parameters of modules are fake as soon as they are registered; buffers keep their content."""
+    """Within this context, module parameters become fake when they are registered; buffers keep their content."""
     mode = FakeTensorMode(allow_non_fake_inputs=True)
 
     def registered(module: nn.Module, name: str, parameter: nn.Parameter | None) -> nn.Parameter | None:
@@ -272,7 +272,7 @@ def _is_module(result: object) -> bool:
 
 
 def user_model(result: object) -> UserModel:
-    """Return a function's result as a user's model; a GraphError for one that is none."""
+    """Return a function's result as a UserModel; raise GraphError if it is malformed."""
     if not isinstance(result, tuple) or not _is_module(result):
         kind = "a module alone" if isinstance(result, nn.Module) else type(result).__name__
         raise GraphError(f"expected {EXPECTED}, found {kind}")
@@ -286,7 +286,7 @@ def user_model(result: object) -> UserModel:
 
 
 def _tensors(name: str, values: Any) -> Any:
-    """Return a tensor, or several in order or by name, as several; a GraphError for anything else."""
+    """Return a tensor, or several in order or by name, as a collection; raise GraphError for anything else."""
     several = (values,) if isinstance(values, torch.Tensor) else values
     held = tree_leaves(dict(several) if isinstance(several, Mapping) else several)
     if not isinstance(several, tuple | list | Mapping) or not all(isinstance(x, GIVEN) for x in held):
@@ -296,7 +296,7 @@ def _tensors(name: str, values: Any) -> Any:
 
 
 def optimizer_of(model: UserModel) -> Optimizer | dict[nn.Parameter, Optimizer] | None:
-    """Return the optimizer of every parameter that does what PyTorch's does; a GraphError where none does."""
+    """Return the optimizer of every parameter, equivalent to PyTorch's; raise GraphError if there is no equivalent."""
     optimizer = model.optimizer
     if optimizer is None or isinstance(optimizer, Optimizer):
         return optimizer
@@ -304,34 +304,34 @@ def optimizer_of(model: UserModel) -> Optimizer | dict[nn.Parameter, Optimizer] 
         raise GraphError(f"expected an optimizer of PyTorch or planner.Optimizer, found {optimizer!r}")
     kind = type(optimizer).__name__
     if any(map(_has_stepped, optimizer.state.values())):
-        raise GraphError(f"{kind} has taken steps already: plan with a new one; distribute() takes states over")
+        raise GraphError(f"{kind} has already taken steps: plan with a new one; distribute() takes over its state")
     if any(getattr(optimizer, hooks) for hooks in HOOKS_OF_STEPS):
         raise GraphError(
-            f"{kind} has hooks of its steps, which would not run: remove them; a group's clip_norm or clip_value clips"
+            f"{kind} has step hooks, which would not run: remove them; use a group's clip_norm or clip_value to clip"
         )
     settings = {p: settings_of(type(optimizer), group) for group in optimizer.param_groups for p in group["params"]}
-    of_loss = model.loss.parameters() if isinstance(model.loss, nn.Module) else ()  # which are refused by themselves
+    of_loss = model.loss.parameters() if isinstance(model.loss, nn.Module) else ()  # refused separately
     known = {*model.module.parameters(), *of_loss}
     if strange := [parameter for parameter in settings if parameter not in known]:
         raise GraphError(
-            f"{kind}: {len(strange)} of its {len(settings)} parameters are none of the module's, "
-            f"the first of shape {list(strange[0].shape)}: give it those of the module that is returned"
+            f"{kind}: {len(strange)} of its {len(settings)} parameters do not belong to the module, "
+            f"the first of shape {list(strange[0].shape)}: pass parameters of the module that is returned"
         )
     return settings
 
 
 def _has_stepped(state: Mapping[str, Any]) -> bool:
-    """Return True for what an optimizer keeps of a parameter, unless it is from before the first step."""
+    """Return True if an optimizer's state of a parameter is from after its first step."""
     steps = state.get("step")
     return bool(state) and not (isinstance(steps, torch.Tensor) and is_known(steps) and steps == 0)
 
 
 def settings_of(kind: type[torch.optim.Optimizer], group: Mapping[str, Any]) -> Optimizer:
-    """Return what an optimizer of PyTorch does with a group of parameters, and what its keys `CLIPPING` ask for."""
+    """Return the optimizer equivalent to PyTorch's for a group of parameters, with its clipping options."""
     if kind not in OPTIMIZERS:
-        raise GraphError(f"{kind.__name__} has no operator here: {EXPECTED_OPTIMIZERS}")
+        raise GraphError(f"{kind.__name__} is not supported: {EXPECTED_OPTIMIZERS}")
     if used := [name for name in REFUSED if group.get(name)]:
-        raise GraphError(f"{kind.__name__}: {', '.join(used)} has no operator here")
+        raise GraphError(f"{kind.__name__}: {', '.join(used)} is not supported")
     name, decay = OPTIMIZERS[kind], float(group.get("weight_decay", 0.0))
     settings = {key: float(group[key]) for key in ("lr", "eps", "alpha") if key in group}
     settings |= {key: group[key] for key in CLIPPING if key in group}
@@ -340,6 +340,6 @@ def settings_of(kind: type[torch.optim.Optimizer], group: Mapping[str, Any]) -> 
         return Optimizer("adamw", decay=decay, **settings)
     if momentum := group.get("momentum"):
         if name != "sgd":
-            raise GraphError(f"{kind.__name__} has no operator here: {EXPECTED_OPTIMIZERS}")
+            raise GraphError(f"{kind.__name__} is not supported: {EXPECTED_OPTIMIZERS}")
         return Optimizer("momentum", momentum=float(momentum), weight_decay=decay, **settings)
     return Optimizer(name, weight_decay=decay, **settings)

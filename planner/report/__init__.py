@@ -1,5 +1,5 @@
-"""How the commands speak: the record that both interpreters report, tables, traces, the comparison, the console."""
+"""Reports: the record of simulations and runs, tables, traces and comparisons."""
 
 from planner.report import plan_facts, tables
 
-__all__ = ["plan_facts", "tables"]  # they register how objects show themselves
+__all__ = ["plan_facts", "tables"]  # importing them registers the tables of objects

@@ -1,4 +1,4 @@
-"""Reports side by side: bytes of every pair of workers, memory, tasks, and all of them ranked."""
+"""Compare reports: bytes of every pair of workers, memory, tasks, and a ranking."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ _IDENTITY = ("model", "ways", "searcher", "placements")
 
 @dataclass(frozen=True, slots=True)
 class PlanComparison:
-    """Every report of one plan."""
+    """All reports of one plan."""
 
     plan: str
     reports: tuple[Report, ...]
 
     @property
     def heading(self) -> str:
-        """What was planned, in one line."""
+        """One line that describes the plan."""
         first = self.reports[0]
         plan = f"{first.model}, {first.searcher}, placements {first.placements}"
         return f"{self.plan}: {plan}, workers {grid(first.ways)}"
 
     @property
     def columns(self) -> tuple[tuple[str, Matrix], ...]:
-        """Titles and matrices: the plan's, then each report's; one that read another plan adds its own plan's."""
+        """Titles and matrices: the plan's, then each report's; a report on another plan adds that plan's."""
         planned = self.reports[0].planned_bytes
         result = [("plan", planned)]
         for report in self.reports:
@@ -50,7 +50,7 @@ class PlanComparison:
         return tuple(permutations(range(self.reports[0].workers), 2))
 
     def values(self, pair: tuple[int, int]) -> tuple[int, ...]:
-        """Each column's bytes of one pair."""
+        """Return each column's bytes of one pair."""
         sender, receiver = pair
         return tuple(matrix[sender][receiver] for _, matrix in self.columns)
 
@@ -61,12 +61,12 @@ class PlanComparison:
 
     @property
     def misallocated(self) -> tuple[Report, ...]:
-        """The reports whose arenas are not as large as their own program predicted."""
+        """The reports whose arenas differ in size from their own program's prediction."""
         return tuple(r for r in self.reports if r.planned_arena_bytes not in ((), r.arena_bytes))
 
     @property
     def arenas(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
-        """Every worker's arena, by column: the plan's where a report tells it, then every report's."""
+        """Every worker's arena, by column: the plan's if a report has it, then every report's."""
         planned = next((report.planned_arena_bytes for report in self.reports if report.planned_arena_bytes), ())
         first = (("plan", planned),) if planned else ()
         return (*first, *((column_title(report), report.arena_bytes) for report in self.reports))
@@ -78,7 +78,7 @@ class PlanComparison:
         return tuple(worker for worker, values in enumerate(each) if self.arena_verdict(values) == "UNEQUAL")
 
     def arena_verdict(self, values: Sequence[int]) -> str:
-        """Say of one worker's arenas whether they are equal; those of programs of unlike `prefetch` need not be."""
+        """Return the verdict on one worker's arenas; those of programs with different `prefetch` may differ."""
         if len(values) == 1:
             return "-"
         if len(set(values)) == 1:
@@ -88,14 +88,14 @@ class PlanComparison:
 
 
 def column_title(report: Report) -> str:
-    """Say in two words how a report was made and where."""
+    """Return how a report was obtained, and on which machine."""
     return f"{'simulated' if report.source == 'simulator' else 'measured'} on {report.machine}"
 
 
 def compare(reports: Sequence[Report]) -> tuple[PlanComparison, ...]:
-    """Group reports by plan, in order of first appearance.
+    """Return the reports grouped by plan, in order of first appearance.
 
-    Raises `ReportError` where two reports name the same plan file but describe different plans.
+    Raises ReportError if two reports name the same plan file but describe different plans.
     """
     groups: dict[str, list[Report]] = {}
     for report in reports:
@@ -113,9 +113,9 @@ def compare(reports: Sequence[Report]) -> tuple[PlanComparison, ...]:
 
 
 def bytes_table(comparison: PlanComparison, every_pair: bool = False) -> Table:
-    """Show bytes per step side by side.
+    """Return a table of bytes per step, side by side.
 
-    With few workers, or on request, a row per pair; else a row per sender and a row for each unequal pair.
+    With few workers, or on request, it has a row per pair; otherwise a row per sender and one for each unequal pair.
     """
     columns, shown, rows = comparison.columns, comparison.pairs, []
     if not every_pair and len(comparison.pairs) > PAIRS_SHOWN:
@@ -133,7 +133,7 @@ def bytes_table(comparison: PlanComparison, every_pair: bool = False) -> Table:
 
 
 def memory_table(comparison: PlanComparison) -> Table:
-    """Show each worker's arena as planned and as every report found it."""
+    """Return a table of each worker's arena as planned and as in every report."""
     rows = []
     for worker in range(comparison.reports[0].workers):
         values = [arenas[worker] for _, arenas in comparison.arenas]
@@ -142,22 +142,22 @@ def memory_table(comparison: PlanComparison) -> Table:
 
 
 def notes(comparison: PlanComparison) -> list[str]:
-    """Say in sentences what the tables do not: devices that are out of memory, failed checks, a lone report."""
+    """Return sentences about what the tables omit: devices out of memory, failed checks, a single report."""
     lines = []
     for report in comparison.reports:
         problems = [f"{device} is out of memory" for device in report.overfull]
         if report in comparison.misallocated:
-            problems.append("arenas are not as large as predicted")
+            problems.append("arenas differ from the predicted size")
         if report.check is not None and not report.check.passed:
             problems.append(f"differs from one worker at {report.check.worst_tensor}")
         lines += [f"{comparison.plan}: {what}, {column_title(report)}" for what in problems]
     if len(comparison.reports) == 1:
-        lines.append(f"{comparison.plan}: one report only, compared with its plan")
+        lines.append(f"{comparison.plan}: only one report, compared with its plan")
     return lines
 
 
 def conclusion(comparison: PlanComparison) -> str:
-    """Say in a sentence how near a prediction came, on the first machine that has one and a run; else nothing."""
+    """Return a sentence about the accuracy of the first prediction that has a run on its machine; "" without any."""
     predictions = {r.machine: r.seconds_per_step for r in comparison.reports if r.source == "simulator"}
     for report in comparison.reports:
         predicted = predictions.get(report.machine)
@@ -168,13 +168,13 @@ def conclusion(comparison: PlanComparison) -> str:
         return (
             f"{comparison.plan}: a step was predicted to take {seconds(predicted)} on {report.machine} and took "
             f"{seconds(report.seconds_per_step)}, {ratio:.3g} times as long; between {equal} "
-            f"of {pairs} pairs of workers exactly the planned bytes moved"
+            f"of {pairs} pairs of workers exactly the planned bytes were moved"
         )
     return ""
 
 
 def equality(pairs: Sequence[tuple[int, int]], unequal: Sequence[tuple[int, int]]) -> str:
-    """Say how many of some pairs are equal, or how many are not."""
+    """Return how many of some pairs are equal, or how many are not."""
     bad = len(set(pairs) & set(unequal))
     return f"{bad} of {len(pairs)} UNEQUAL" if bad else f"{len(pairs)} of {len(pairs)} equal"
 
@@ -184,9 +184,9 @@ Pair = tuple[float, float]
 
 
 def task_tables(comparison: PlanComparison) -> Iterator[Table]:
-    """Show a prediction's tasks beside a measurement's, each the mean over workers.
+    """Yield tables of a prediction's tasks beside a measurement's, each the mean over workers.
 
-    Raises `ReportError` unless one report of the simulator and one of the executor have them.
+    Raises ReportError unless both a simulator's and an executor's report have tasks.
     """
     predicted, measured = (_only(comparison, source) for source in ("simulator", "executor"))
     titles = column_title(predicted), column_title(measured)
@@ -207,13 +207,13 @@ def task_tables(comparison: PlanComparison) -> Iterator[Table]:
 
 
 def _only(comparison: PlanComparison, source: str) -> Report:
-    """Return the last report of a source; a prediction for the machine of the measurement, where there is one."""
+    """Return the last report of a source with tasks; preferably one for a machine with measurements."""
     reports = [report for report in comparison.reports if report.source == source and report.tasks]
     measured_on = {report.machine for report in comparison.reports if report.source == "executor"}
     if not reports:
         command = "simulate" if source == "simulator" else "execute"
         raise ReportError(
-            f"{comparison.plan}: expected a report of the {source} with tasks, found none: {command} --tasks --json"
+            f"{comparison.plan}: no report of the {source} has tasks; create one with {command} --tasks --json"
         )
     return next((report for report in reports if report.machine in measured_on), reports[-1])
 
@@ -227,7 +227,7 @@ def _paired(predicted: Report, measured: Report, group: Callable[[TaskSeconds], 
 
 
 def seconds_row(pair: Pair, workers: int) -> tuple[str, str, str, str]:
-    """Write a worker's seconds as predicted and as measured, their difference and their ratio."""
+    """Return a worker's predicted and measured seconds, their difference and their ratio, as text."""
     predicted, measured = (value / workers for value in pair)
     sign = "-" if measured < predicted else "+"
     ratio = f"{measured / predicted:.3g}" if predicted else "-"
@@ -243,9 +243,9 @@ COLUMNS = (
 
 
 def ranking_table(comparisons: Sequence[PlanComparison]) -> Table:
-    """Show a row for every report; seconds are in proportion to the best of the same work, machine and kind alone.
+    """Return a table with a row per report; ratios are to the best of the same work, machine and kind.
 
-    Where there are simulations and runs, the former's are in proportion to the latter's of the same plan, too.
+    With both simulations and runs, it also has the ratio of a simulation to the run of the same plan.
     """
     reports = [report for comparison in comparisons for report in comparison.reports]
     rows = [_row(comparison, report, reports) for comparison in comparisons for report in comparison.reports]
@@ -259,7 +259,10 @@ def ranking_table(comparisons: Sequence[PlanComparison]) -> Table:
 
 
 def fastest(comparisons: Sequence[PlanComparison]) -> str:
-    """Say which of the plans that were simulated, or measured, alike takes least time, and by how much."""
+    """Return a sentence about the fastest plan among comparable reports, and its lead.
+
+    "" if there are fewer than two.
+    """
     reports = [report for comparison in comparisons for report in comparison.reports]
     rivals = [report for report in _alike(reports[0], reports) if report.seconds_per_step and not report.overfull]
     if len({rival.plan for rival in rivals}) < 2:
@@ -289,7 +292,7 @@ def _row(comparison: PlanComparison, report: Report, reports: Sequence[Report]) 
 
 
 def _alike(report: Report, reports: Sequence[Report]) -> list[Report]:
-    """Return the reports whose seconds may be compared with this one's."""
+    """Return the reports whose seconds are comparable with this one's."""
     same = _of_the_same_work(report, reports)
     return [other for other in same if (other.machine, other.source) == (report.machine, report.source)]
 
@@ -299,7 +302,7 @@ def _of_the_same_work(report: Report, reports: Sequence[Report]) -> list[Report]
 
 
 def _told(report: Report, reports: Sequence[Report]) -> str:
-    """Say how a report was made; with its settings where another of the same plan was made so, too."""
+    """Return how a report was obtained, with its settings if another report of the plan was obtained the same way."""
     same = [other for other in _alike(report, reports) if other.plan == report.plan]
     if len(same) == 1:
         return column_title(report)
@@ -308,9 +311,9 @@ def _told(report: Report, reports: Sequence[Report]) -> str:
 
 
 def _to_the_best(report: Report, reports: Sequence[Report]) -> str:
-    """Write how many times as long as the best a step takes; of those that fit in memory, where any does.
+    """Return the ratio of a step to the best one, among reports that fit in memory if any does.
 
-    Nothing is the best that is the only one.
+    A single report has no ratio.
     """
     timed = [rival for rival in _alike(report, reports) if rival.seconds_per_step]
     fitting = [rival.seconds_per_step for rival in timed if not rival.overfull and rival.seconds_per_step]
@@ -322,9 +325,9 @@ def _to_the_best(report: Report, reports: Sequence[Report]) -> str:
 
 
 def _of_the_run(report: Report, reports: Sequence[Report]) -> str:
-    """Write how many times as long as the run of the same plan a simulated step takes, on the same machine if any is.
+    """Return the ratio of a simulated step to a run of the same plan, preferably on the same machine.
 
-    "-" of a run, and where there is none.
+    "-" for a run, and if there is none.
     """
     runs = [other for other in reports if other.source != "simulator" and other.seconds_per_step]
     run = next((other for other in runs if other.machine == report.machine), runs[0] if runs else None)
@@ -351,7 +354,7 @@ def _memory(report: Report) -> str:
 
 
 def _pairs(comparison: PlanComparison, report: Report) -> str:
-    """Say between how many pairs of workers a report's bytes are those that were planned."""
+    """Return for how many pairs of workers a report's bytes are as planned."""
     planned = comparison.reports[0].planned_bytes
     matrices = (report.bytes, report.planned_bytes)
     unequal = [(u, w) for u, w in comparison.pairs if any(matrix[u][w] != planned[u][w] for matrix in matrices)]

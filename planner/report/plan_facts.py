@@ -1,4 +1,4 @@
-"""What a graph or a plan is, in a few lines."""
+"""Tables of a graph, a plan and a search record."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Rows = Iterator[tuple[str, str]]
 
 @display.tables.register
 def graph_tables(graph: Graph) -> tuple[Table]:
-    """Show a graph: its size, and its operators, the most frequent first."""
+    """Return the table of a graph: its size, and its operators, the most frequent first."""
     kinds = Counter(node.op for node in graph.nodes).most_common()
     rows = [*_graph(graph), ("operators", ", ".join(f"{count} {op}" for op, count in kinds))]
     return (facts(f"graph of {graph.name}" if graph.name else "graph", rows),)
@@ -31,7 +31,7 @@ def graph_tables(graph: Graph) -> tuple[Table]:
 
 @display.tables.register
 def plan_tables(plan: Plan) -> tuple[Table]:
-    """Show what was planned; a plan written by hand says little of a search."""
+    """Return the table of a plan; a plan written by hand has few facts about a search."""
     rows = [*_graph(plan.graph), ("workers", grid(plan.ways.factors))]
     if shares := plan.ways.shares:
         rows.append(("shares", ", ".join(map(str, shares))))
@@ -43,12 +43,12 @@ def plan_tables(plan: Plan) -> tuple[Table]:
 
 @display.tables.register
 def search_tables(search: SearchRecord) -> tuple[Table]:
-    """Show how a plan was found; of one that was not searched that."""
+    """Return the table of a search record."""
     return (facts("search", search_rows(search)),)
 
 
 def to_data(plan: Plan) -> dict[str, Any]:
-    """Return what the table shows, as plain data."""
+    """Return the content of the table as plain data."""
     return {
         "model": plan.search.model or None,
         **msgspec.to_builtins(plan.training_record()),
@@ -83,9 +83,9 @@ def _graph(graph: Graph) -> Rows:
 
 
 def opaque_nodes(plan: Plan) -> dict[str, Any]:
-    """Return the opaque operators with how many nodes they are, how many of these run on one worker, and their bytes.
+    """Return the opaque operators with their numbers of nodes, how many run on one worker, and their bytes.
 
-    Bytes are those that move to have such nodes' operands and to store their results; empty where there are none.
+    The bytes are those moved to provide such nodes' operands and to store their results. Empty without opaque nodes.
     """
     signatures = plan.traffic().signatures
     if not any(signature.description.is_opaque for signature in signatures.values()):
@@ -104,11 +104,11 @@ def _opaque(plan: Plan) -> Rows:
         named = ", ".join(f"{count} {name}" for name, count in opaque["operators"].items())
         where = f"{opaque['on_one_worker']} on one worker" if opaque["on_one_worker"] else "all on every worker"
         yield "opaque operators", f"{opaque['nodes']} nodes, {where}: {named}"
-        yield "  for them move", exact_bytes(opaque["bytes"])
+        yield "  bytes moved for them", exact_bytes(opaque["bytes"])
 
 
 def _moved(plan: Plan) -> Rows:
-    """Say what moves, and what would with plain data parallelism."""
+    """Yield the bytes moved, and those of plain data parallelism."""
     search, total = plan.search, plan.total_bytes
     yield from _asked(search)
     yield "bytes per iteration", exact_bytes(total)
@@ -124,8 +124,8 @@ def _moved(plan: Plan) -> Rows:
 
 
 def search_rows(search: SearchRecord, ways: tuple[int, ...] = ()) -> list[tuple[str, str]]:
-    """Say how a plan was found, with its ways if they are given; of one that was not searched that."""
-    return [*_asked(search), *_search_rows(search, ways)] or [("search", "none: made by hand")]
+    """Return the facts of a search, with its ways if given; for a plan written by hand, that there was none."""
+    return [*_asked(search), *_search_rows(search, ways)] or [("search", "none (written by hand)")]
 
 
 def _asked(search: SearchRecord) -> Rows:
@@ -146,12 +146,12 @@ def _search_rows(search: SearchRecord, ways: tuple[int, ...]) -> Rows:
     if search.seconds is not None:
         yield "search took", seconds(search.seconds)
     for number, tried in enumerate(search.factorisations):
-        title = "" if number else "factorisations tried"
+        title = "" if number else "factorizations tried"
         yield title, f"{product(tried.ways)}: {_cost(tried.cost)}, search {seconds(tried.seconds)}"
 
 
 def _predicted(search: SearchRecord) -> Rows:
-    """Say where the time of an iteration goes, of a plan searched for that."""
+    """Yield where the time of an iteration goes, for a plan searched under the objective time."""
     if (predicted := search.predicted) is None:
         return
     yield f"time per iteration on {search.machine}", seconds(search.cost)
@@ -162,13 +162,13 @@ def _predicted(search: SearchRecord) -> Rows:
 
 
 def _bound(search: SearchRecord, ways: tuple[int, ...]) -> Rows:
-    """Say how far from the best the plan can be, and among which plans, where a searcher knows."""
+    """Yield the distance of the plan from the optimum, and among which plans, if a searcher knows it."""
     if search.lower_bound is None or search.gap is None:
         least = search.details.get("its_space_has_at_least")
         if isinstance(least, int | float):
-            yield "lower bound", f"{_cost(least)} of {search.searcher}'s plans, of which this is none"
+            yield "lower bound", f"{_cost(least)} of {search.searcher}'s plans, which do not include this one"
         else:
-            yield "lower bound", f"not {'known to' if search.searcher == 'joint' else 'sought by'} {search.searcher}"
+            yield "lower bound", f"{'unknown to' if search.searcher == 'joint' else 'not sought by'} {search.searcher}"
         return
     far = "exact" if search.is_exact else f"gap {percent(search.gap)}"
     yield "lower bound", f"{_cost(search.lower_bound)}, {far} (by {search.bound_by})"

@@ -1,6 +1,6 @@
-"""The record that simulator and executor both report, so that `compare` can lay one beside the other, and its JSON.
+"""The record that both simulator and executor report, so that `compare` can compare them, and its JSON.
 
-A field that only one of them can know is optional and stays empty in the other's report.
+A field that only one of them knows is optional and stays empty in the other's report.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ Setting = bool | int | float | str | None
 
 
 class ReportError(InputError):
-    """A report contradicts itself or is not one: says what was found, what was expected, and where."""
+    """A file is not a report, or contradicts itself; the message says what was found, what was expected, and where."""
 
 
 class _ReportRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A frozen record whose JSON form is validated, unknown keys included."""
+    """A frozen record with validated JSON that rejects unknown keys."""
 
 
 class BufferUse(_ReportRecord, frozen=True, kw_only=True):
-    """A buffer that was alive at the moment of a peak."""
+    """A buffer that was alive at the peak."""
 
     name: str
     worker: int
@@ -41,13 +41,12 @@ class BufferUse(_ReportRecord, frozen=True, kw_only=True):
 
 
 class DeviceMemory(_ReportRecord, frozen=True, kw_only=True):
-    """The memory of one device: the most that it must hold, and whether that fits.
+    """The memory of one device: its peak, and whether that fits.
 
-    `by_kind` sums to `peak_bytes`: what lives when most lives ("inputs", "weights", "optimizer state", "buffers",
-    "activations", "gradients", "fetches", "partials", "staging"); what the allocation has beside that ("unused": the
-    arenas are allocated whole); the most that a kernel needs while it runs ("workspace"); and what the device keeps to
-    itself ("reserve"). `peak_at_s` is when most lives, in seconds from the start of the step, `largest` the largest
-    buffers then.
+    `by_kind` sums to `peak_bytes`: what is alive at the peak ("inputs", "weights", "optimizer state", "buffers",
+    "activations", "gradients", "fetches", "partials", "staging"), the rest of the allocation ("unused": arenas are
+    allocated whole), the largest workspace of a kernel ("workspace"), and what the device reserves ("reserve").
+    `peak_at_s` is the time of the peak, in seconds from the start of the step; `largest` are the largest buffers then.
     """
 
     device: str
@@ -61,7 +60,7 @@ class DeviceMemory(_ReportRecord, frozen=True, kw_only=True):
 
 
 class LinkUse(_ReportRecord, frozen=True, kw_only=True):
-    """One direction of one link over a step: bytes that crossed it and the share of the step's capacity used (0..1)."""
+    """One direction of a link over a step: bytes that crossed it, and the used fraction of its capacity (0..1)."""
 
     name: str
     nbytes: int
@@ -69,9 +68,9 @@ class LinkUse(_ReportRecord, frozen=True, kw_only=True):
 
 
 class CollectiveUse(_ReportRecord, frozen=True, kw_only=True):
-    """What a library of collectives did in a step by one algorithm: how many operations.
+    """The operations of a collective library in a step that used one algorithm.
 
-    `nbytes` are those that pairs of workers lack of each other, `wire_bytes` what the algorithm sends between devices.
+    `nbytes` is what pairs of workers exchange, `wire_bytes` what the algorithm sends between devices.
     """
 
     operation: str
@@ -82,10 +81,10 @@ class CollectiveUse(_ReportRecord, frozen=True, kw_only=True):
 
 
 class Spending(_ReportRecord, frozen=True, kw_only=True):
-    """What one worker spends a step on, in seconds; all but `hidden_s` sum to the step, all but compute is exposed.
+    """How one worker spends a step, in seconds; everything except `hidden_s` sums to the step.
 
-    `copies_s` is packing and unpacking, `launches_s` the launching of these; wire, latency and waiting are what it is
-    blocked by. `hidden_s` is how long it communicated without being held up.
+    Everything except compute is exposed. `copies_s` is packing and unpacking, `launches_s` launching these; wire,
+    latency and waiting are what blocks the worker. `hidden_s` is the time it communicated without being blocked.
     """
 
     worker: int
@@ -99,9 +98,9 @@ class Spending(_ReportRecord, frozen=True, kw_only=True):
 
 
 class Bottleneck(_ReportRecord, frozen=True, kw_only=True):
-    """What a phase of the step waits for: what the worker that ends it last spends most of it on, `seconds` of it.
+    """The bottleneck of a phase: the longest activity, of `seconds`, of the worker that ends the phase last.
 
-    `kind` is a field of `Spending` without its unit, `name` the device or link that it is about, if any.
+    `kind` is a field of `Spending` without its unit, `name` the device or link concerned, if any.
     """
 
     phase: str
@@ -117,10 +116,10 @@ TaskKind = Literal["compute", "pack", "post", "wait", "unpack"]
 
 
 class TaskSeconds(_ReportRecord, frozen=True, kw_only=True):
-    """What one task took one worker in a step; the end of a transfer is two, waiting and unpacking (or combining).
+    """Seconds that one task took one worker in a step; the end of a transfer is two tasks, waiting and unpacking.
 
-    `task` is its position in the common order, `what` the nodes computed or the tensor moved, `category` the
-    class of kernels.
+    `task` is its position in the common order, `what` the nodes computed or the tensor moved, `category` the kernel
+    class.
     """
 
     worker: int
@@ -132,9 +131,9 @@ class TaskSeconds(_ReportRecord, frozen=True, kw_only=True):
 
 
 class CheckResult(_ReportRecord, frozen=True, kw_only=True):
-    """The comparison of k workers with one: how many of the tensors failed, and the worst one's max|a-b| / max|b|.
+    """The comparison of k workers with one: the number of tensors that failed, and the worst max|a-b| / max|b|.
 
-    `undecided` counts tensors beside those, which rounding alone takes too far to compare.
+    `undecided` counts further tensors, which rounding alone moves too far to be compared.
     """
 
     passed: bool
@@ -147,7 +146,7 @@ class CheckResult(_ReportRecord, frozen=True, kw_only=True):
 
 
 class Evaluation(_ReportRecord, frozen=True, kw_only=True):
-    """How held-out samples did after so many steps: the share of right answers, 0..1, or the mean loss."""
+    """The result on held-out samples after `step` steps: the fraction of correct answers, 0..1, or the mean loss."""
 
     step: int
     accuracy: float | None = None
@@ -155,7 +154,7 @@ class Evaluation(_ReportRecord, frozen=True, kw_only=True):
 
 
 class OutsideArena(_ReportRecord, frozen=True, kw_only=True):
-    """Memory used on the training path outside the arena; `nbytes` is None where it cannot be known."""
+    """Memory used on the training path outside the arena; `nbytes` is None if it cannot be known."""
 
     what: str
     nbytes: int | None = None
@@ -164,54 +163,54 @@ class OutsideArena(_ReportRecord, frozen=True, kw_only=True):
 class Report(Shown, _ReportRecord, frozen=True, kw_only=True):
     """What one plan cost on one machine, predicted or measured.
 
-    Seconds of two reports may be compared only where `machine` is the same. All bytes are those of one training
-    iteration ("step"); in a matrix the row is the sender and the column the receiver. Raises `ReportError` where
-    shapes or counts contradict each other.
+    Seconds of two reports are comparable only if `machine` is the same. All bytes are those of one training iteration
+    ("step"); in a matrix the row is the sender and the column the receiver. Raises ReportError if shapes or counts
+    contradict each other.
     """
 
     source: Literal["simulator", "executor"]
     machine: str  # a short name: the topology's, or the host's
-    hardware: str  # what it is, for people: "8 x GK210 ...", "2 cores of ..."
+    hardware: str  # a description, such as "8 x GK210 ..." or "2 cores of ..."
     plan: str  # the plan's file name without folders
     model: str
     searcher: str
     placements: str  # "S", "S,R", ...
     workers: int
     ways: tuple[int, ...]
-    planned_bytes: Matrix  # what the plan says
-    bytes: Matrix  # what the simulated or real machine moved
+    planned_bytes: Matrix  # as planned
+    bytes: Matrix  # as moved by the simulated or real machine
     arena_bytes: tuple[int, ...]  # one per worker, as allocated
-    wire_bytes: int | None = None  # simulator: what devices send each other, by the algorithms of any library
-    collectives: tuple[CollectiveUse, ...] = ()  # simulator, where a library is used
-    classes: int | None = None  # simulator: of so many workers one is simulated for all that do alike
+    wire_bytes: int | None = None  # simulator: bytes between devices, by the libraries' algorithms
+    collectives: tuple[CollectiveUse, ...] = ()  # simulator, if a library is used
+    classes: int | None = None  # simulator: number of simulated workers, one per class of equivalent ones
     batch: int | None = None
     dtype: str | None = None
     steps: int = 1  # iterations simulated, or run and timed
-    seconds_per_step: float | None = None  # median over the timed steps; None where it could not run
+    seconds_per_step: float | None = None  # median over the timed steps; None if it could not run
     step_seconds: tuple[float, ...] = ()  # each timed step
-    seconds_without_communication: float | None = None  # simulator: transfers cost nothing, dependencies kept
+    seconds_without_communication: float | None = None  # simulator: transfers are free, dependencies kept
     samples_per_s: float | None = None
     compute_seconds: tuple[float, ...] = ()  # per worker, in one step
     links: tuple[LinkUse, ...] = ()  # simulator
     spending: tuple[Spending, ...] = ()  # simulator, one per worker
     bottlenecks: tuple[Bottleneck, ...] = ()  # simulator, in order
-    data_parallel: Mapping[str, object] | None = None  # of reports before 0.4; nothing reads it
-    tasks: tuple[TaskSeconds, ...] = ()  # of the last step; empty where they were not asked for
-    planned_arena_bytes: tuple[int, ...] = ()  # one per worker; executor: what the program predicted
+    data_parallel: Mapping[str, object] | None = None  # in reports before 0.4; unused
+    tasks: tuple[TaskSeconds, ...] = ()  # of the last step; empty unless requested
+    planned_arena_bytes: tuple[int, ...] = ()  # one per worker; executor: as predicted by the program
     devices: tuple[DeviceMemory, ...] = ()
     outside_arena: tuple[OutsideArena, ...] = ()
-    losses: tuple[float | None, ...] = ()  # executor, one per step; None where not finite
-    accuracy: float | None = None  # share of right answers on the training data, 0..1
+    losses: tuple[float | None, ...] = ()  # executor, one per step; None if not finite
+    accuracy: float | None = None  # fraction of correct answers on the training data, 0..1
     eval_accuracy: float | None = None  # the same on held-out data
-    eval_loss: float | None = None  # the loss on held-out data, where that is what counts
+    eval_loss: float | None = None  # the loss on held-out data, if that is the metric
     evaluations: tuple[Evaluation, ...] = ()  # executor, in order; the last one's values are those above
-    first_step: int = 0  # executor: how many steps were done before, where it went on from a checkpoint
+    first_step: int = 0  # executor: number of steps before, if resumed from a checkpoint
     check: CheckResult | None = None
     settings: Mapping[str, Setting] = {}  # "prefetch", "backend", "transport", "overlap", ...
     format: str = FORMAT
 
     def __post_init__(self) -> None:
-        """Refuse a record that contradicts itself."""
+        """Raise ReportError for a record that contradicts itself."""
         if self.format != FORMAT:
             raise ReportError(f"expected format {FORMAT!r}, found {self.format!r} at $.format")
         if math.prod(self.ways) != self.workers:
@@ -230,41 +229,41 @@ class Report(Shown, _ReportRecord, frozen=True, kw_only=True):
 
     @property
     def exposed_seconds(self) -> float | None:
-        """What communication adds to a step (simulator); None where not known."""
+        """Seconds that communication adds to a step (simulator); None if unknown."""
         if self.seconds_per_step is None or self.seconds_without_communication is None:
             return None
         return self.seconds_per_step - self.seconds_without_communication
 
     @property
     def communication_share(self) -> float | None:
-        """The share of a step that communication adds (simulator); None where not known."""
+        """Fraction of a step that communication adds (simulator); None if unknown."""
         if not self.seconds_per_step or self.exposed_seconds is None:
             return None
         return self.exposed_seconds / self.seconds_per_step
 
     @property
     def overfull(self) -> tuple[str, ...]:
-        """The devices whose memory does not hold what is allocated in it."""
+        """The devices whose memory is too small for what is allocated in it."""
         return overfull(self.devices)
 
 
 def overfull(devices: Iterable[DeviceMemory]) -> tuple[str, ...]:
-    """Return the devices whose memory does not hold what is allocated in it."""
+    """Return the devices whose memory is too small for what is allocated in it."""
     return tuple(device.device for device in devices if device.verdict == "out of memory")
 
 
 def matrix(counted: ArrayLike) -> Matrix:
-    """Return a byte matrix as a report holds it."""
+    """Return a byte matrix in the form of a report."""
     return tuple(tuple(int(count) for count in row) for row in np.asarray(counted))
 
 
 def total(matrix: Matrix) -> int:
-    """Sum of a byte matrix."""
+    """Return the sum of a byte matrix."""
     return sum(map(sum, matrix))
 
 
 def finite(value: float) -> float | None:
-    """Return the value as JSON can hold it: None where it is not finite (a diverged loss)."""
+    """Return the value if it is finite, else None, as JSON requires (a diverged loss)."""
     return float(value) if math.isfinite(value) else None
 
 
@@ -274,7 +273,7 @@ def write_reports(path: Path | str, *reports: Report) -> None:
 
 
 def read_reports(path: Path | str) -> tuple[Report, ...]:
-    """Read a file of one report or several; `ReportError` names the file and the place of what is wrong."""
+    """Return the reports in a file; a ReportError names the file and the place of an error."""
     text = Path(path).read_bytes()
     if not (file_format := format_of(text) or FORMAT).startswith("report/"):
         raise ReportError(f"{path}: expected a report, found a file of format {file_format!r}")
@@ -293,7 +292,7 @@ def _check_matrix(name: str, matrix: Matrix, workers: int) -> None:
     for u, row in enumerate(matrix):
         _check_length(f"{name}[{u}]", row, workers)
         if min(row) < 0 or row[u]:
-            raise ReportError(f"expected bytes >= 0 and none from a worker to itself, found {row} at $.{name}[{u}]")
+            raise ReportError(f"expected bytes >= 0, and 0 from a worker to itself, found {row} at $.{name}[{u}]")
 
 
 def _check_length(name: str, values: Sequence[object], workers: int) -> None:

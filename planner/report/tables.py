@@ -1,4 +1,4 @@
-"""Tables of what the simulator and the executor report, and its one-sentence finding."""
+"""Tables of simulator and executor reports, and a one-sentence result."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ RUNS_SHOWN = 4
 
 Rows = Iterator[tuple[str, str]]
 Row = tuple[list[int], list[str]]
-"""Of a table: whose it is, and the other cells."""
+"""A row of a table: its workers, and its other cells."""
 
 
 @display.tables.register
 def tables(report: Report) -> tuple[Table, ...]:
-    """Show a report; links and devices are what a simulator knows."""
+    """Return the tables of a report. Only a simulator's report has links and devices."""
     if report.source != "simulator":
         return (summary(report), byte_matrix(report.bytes))
     spent = (spending(report),) if report.spending else ()
@@ -32,7 +32,10 @@ def tables(report: Report) -> tuple[Table, ...]:
 
 
 def byte_matrix(matrix: Matrix) -> Table:
-    """Show the bytes from each worker (row) to each (column); beyond 16 workers only what each sends and receives."""
+    """Return the table of bytes from each worker (row) to each (column).
+
+    Beyond 16 workers it has only sums per worker.
+    """
     workers = range(len(matrix))
     sent = [sum(row) for row in matrix]
     received = [sum(row[w] for row in matrix) for w in workers]
@@ -49,7 +52,7 @@ def byte_matrix(matrix: Matrix) -> Table:
 
 
 def summary(report: Report) -> Table:
-    """Show what a simulation or a run found, without the matrix."""
+    """Return the summary of a simulation or a run, without the matrix."""
     kind = "simulated" if report.source == "simulator" else "measured"
     groups = (_identity, _time, _bottleneck, _memory, _training)
     rows = [row for group in groups for row in group(report)]
@@ -57,7 +60,7 @@ def summary(report: Report) -> Table:
 
 
 def collectives(report: Report) -> Table:
-    """Show what a library did by which algorithm, and what was messages between pairs."""
+    """Return the table of collectives by algorithm, and of messages between pairs."""
     rows = [
         [use.operation, use.algorithm, str(use.count), exact_bytes(use.nbytes), exact_bytes(use.wire_bytes)]
         for use in report.collectives
@@ -70,7 +73,7 @@ def collectives(report: Report) -> Table:
 
 
 def links(report: Report) -> Table:
-    """Show the busiest links of a simulation, most used first."""
+    """Return the table of a simulation's busiest links, most used first."""
     busiest = sorted(report.links, key=lambda link: (-link.utilisation, link.name))[:LINKS_SHOWN]
     title = f"busiest {len(busiest)} of {len(report.links)} link directions"
     rows = [[link.name, exact_bytes(link.nbytes), percent(link.utilisation)] for link in busiest]
@@ -78,7 +81,7 @@ def links(report: Report) -> Table:
 
 
 def devices(report: Report) -> Table:
-    """Show the most that each device's memory must hold, whether it fits, and what fills it."""
+    """Return the table of device memory: the peak, whether it fits, and its largest parts."""
     rows, names = list[Row](), {device.workers[0]: device.device for device in report.devices}
     for device in report.devices:
         capacity = "-" if device.capacity_bytes is None else quantity(device.capacity_bytes, "B")
@@ -91,7 +94,7 @@ def devices(report: Report) -> Table:
 
 
 def merged(rows: Sequence[Row]) -> list[Row]:
-    """Merge rows of more than 16 that differ in nothing but the workers that they are of."""
+    """Merge rows that differ only in their workers, if there are more than 16."""
     if len(rows) <= WIDEST_MATRIX:
         return list(rows)
     alike: dict[tuple[str, ...], list[int]] = {}
@@ -101,7 +104,7 @@ def merged(rows: Sequence[Row]) -> list[Row]:
 
 
 def spans(workers: Sequence[int]) -> str:
-    """Name workers by runs of numbers: the first few runs, and how many they are in all.
+    """Return workers as runs of numbers: the first few runs, and the number of workers.
 
     >>> spans([0, 1, 2, 5]), spans(range(0, 64, 8))
     ('0-2, 5', '0, 8, 16 ... (8)')
@@ -121,7 +124,7 @@ def _identity(report: Report) -> Rows:
     yield "plan", f"{report.searcher}, placements {report.placements}"
     yield "workers", grid(report.ways)
     if report.classes is not None and report.classes < report.workers:
-        yield "simulated", f"{report.classes} of them: every other does as one of these, at the same moments"
+        yield "simulated", f"{report.classes} of them; every other worker is equivalent to one of these"
     yield "machine", f"{report.machine}: {report.hardware}"
     if report.settings:
         yield "settings", ", ".join(f"{name} {value}" for name, value in report.settings.items())
@@ -142,7 +145,7 @@ def _time(report: Report) -> Rows:
 
 
 def busiest(report: Report) -> tuple[str, float] | None:
-    """Return what is busy for most of a simulated step, a worker's computing or a link, and which share of it."""
+    """Return what is busy longest in a simulated step (a worker or a link), and the fraction of the step."""
     if not report.seconds_per_step:
         return None
     shares = [(f"computing on worker {w}", s / report.seconds_per_step) for w, s in enumerate(report.compute_seconds)]
@@ -151,7 +154,7 @@ def busiest(report: Report) -> tuple[str, float] | None:
 
 
 def spending(report: Report) -> Table:
-    """Show what every worker spends the step on; all but the last column sum to it."""
+    """Return the table of how each worker spends the step. All columns but the last sum to it."""
     names = [name for name in Spending.__struct_fields__ if name != "worker"]
     rows = [([spent.worker], [seconds(getattr(spent, name)) for name in names]) for spent in report.spending]
     columns = ["worker", *(name.removesuffix("_s") for name in names)]
@@ -159,7 +162,7 @@ def spending(report: Report) -> Table:
 
 
 def _bottleneck(report: Report) -> Rows:
-    """Say what holds up each phase; where phases are not known, what is busy for most of the step."""
+    """Yield the bottleneck of each phase; without phases, what is busy for most of the step."""
     for bottleneck in report.bottlenecks:
         yield f"bottleneck of {bottleneck.phase}", _held_up(bottleneck)
     if report.bottlenecks or report.source != "simulator" or (use := busiest(report)) is None:
@@ -177,7 +180,7 @@ def _held_up(by: Bottleneck) -> str:
 
 
 def fullest(report: Report) -> DeviceMemory | None:
-    """Return the device whose memory is used most of those whose capacity is known."""
+    """Return the device whose memory is used most, relative to its capacity."""
     return max(
         report.devices,
         key=lambda memory: (memory.peak_bytes / (memory.capacity_bytes or math.inf), memory.peak_bytes),
@@ -186,7 +189,7 @@ def fullest(report: Report) -> DeviceMemory | None:
 
 
 def peak_of_capacity(device: DeviceMemory) -> str:
-    """Write the peak of a device whose capacity is known, as in `3.2 GB of 12 GB`."""
+    """Return the peak of a device with known capacity as text, such as `3.2 GB of 12 GB`."""
     return f"{quantity(device.peak_bytes, 'B')} of {quantity(device.capacity_bytes or 0, 'B')}"
 
 
@@ -216,17 +219,17 @@ def _training(report: Report) -> Rows:
         text = f"{verdict} {check.tensors} tensors, worst {check.worst_tensor} {difference}"
         yield "check against one worker", f"{text} (tolerance {check.tolerance:.2g})"
         if check.undecided:
-            yield "", f"{check.undecided} more differ by what rounding alone does"
+            yield "", f"{check.undecided} more differ within rounding"
 
 
 SHARED_OUT = ("weights", "optimizer state", "gradients")
-"""What more workers, or ZeRO, divide; the rest is a matter of the batch."""
+"""Kinds of memory that more workers, or ZeRO, divide. The rest depends on the batch."""
 
 OF_THE_BATCH = ("inputs", "activations", "fetches", "partials", "staging", "workspace")
 
 
 def finding(report: Report) -> str:
-    """Say what a simulation or a run has shown."""
+    """Return the result of a simulation or a run as a sentence."""
     return _simulated(report) if report.source == "simulator" else _executed(report)
 
 
@@ -243,7 +246,7 @@ def _fit(report: Report) -> str:
         return f"it does not fit: {lacking(report)}"
     device = fullest(report)
     if device is None or device.capacity_bytes is None:
-        return "whether it fits is not known"
+        return "whether it fits is unknown"
     return f"it fits, with at most {peak_of_capacity(device)}"
 
 
@@ -265,18 +268,18 @@ def _pace(report: Report) -> str:
 
 
 def lacking(report: Report) -> str:
-    """Say by how much the fullest of the devices that are too small is too small, and what would help."""
+    """Return by how much the worst of the devices that are too small falls short, and what would help."""
     device = max((memory for memory in report.devices if memory.device in report.overfull), key=_excess)
     needed, there = quantity(device.peak_bytes, "B"), quantity(device.capacity_bytes or 0, "B")
     by = quantity(_excess(device), "B")
-    return f"{device.device} needs {needed} and has {there}, {by} too little; {remedy(report, device)} would help"
+    return f"{device.device} needs {needed} but has {there}, {by} too little; try {remedy(report, device)}"
 
 
 def remedy(report: Report, device: DeviceMemory) -> str:
-    """Say what would make less of what fills a device most."""
+    """Return what would reduce the largest part of a device's memory."""
     kept, passing = (sum(device.by_kind.get(kind, 0) for kind in kinds) for kinds in (SHARED_OUT, OF_THE_BATCH))
     of_batch = "a smaller batch or --micro-batches, --recompute"
-    of_weights = f"more workers, or sharing state out (--parallel dp={max(2, report.workers)},zero=3)"
+    of_weights = f"more workers, or sharded state (--parallel dp={max(2, report.workers)},zero=3)"
     first, second = (of_weights, of_batch) if kept > passing else (of_batch, of_weights)
     return f"{first}, or {second}"
 

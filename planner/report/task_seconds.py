@@ -1,4 +1,4 @@
-"""What every task took, in the form that predictions and measurements share."""
+"""Seconds of every task, in the form that predictions and measurements share."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ KINDS: Mapping[type[Task], TaskKind] = {
 }
 
 Duration = tuple[float, float]
-"""Seconds of a task, and those of them in which it waited for others."""
+"""Seconds of a task, and those among them in which it waited for others."""
 
 
 def task_seconds(worker: WorkerProgram, durations: Sequence[Duration]) -> tuple[TaskSeconds, ...]:
@@ -31,7 +31,7 @@ def task_seconds(worker: WorkerProgram, durations: Sequence[Duration]) -> tuple[
 
 
 def _parts(task: Task, duration: Duration) -> Iterator[tuple[TaskKind, str, float]]:
-    """Yield what a task did, the class of its kernels, and how long; any may wait for who reads what it writes."""
+    """Yield the parts of a task: their kind, kernel class and seconds. Any task may wait for readers of its output."""
     seconds, waited = duration
     yield "wait", "", waited
     yield KINDS[type(task)], (task.kernel_class or task.category) if isinstance(task, Compute) else "", seconds - waited

@@ -1,7 +1,7 @@
-"""Traces in the trace event format, which ui.perfetto.dev and chrome://tracing open.
+"""Traces in the trace event format, for ui.perfetto.dev and chrome://tracing.
 
 Format: "Trace Event Format", Google, 2016, the JSON object form. Times are whole nanoseconds, written in microseconds,
-so that what follows each other on a track does not overlap.
+so that consecutive intervals of a track do not overlap.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from planner.files import write_file
 
 
 class Track(NamedTuple):
-    """Where intervals are drawn: a thread of a process, both by number; a worker is a process."""
+    """A track for intervals: a thread of a process, both by number; a worker is a process."""
 
     process: int
     thread: int
@@ -30,7 +30,7 @@ class Moment(NamedTuple):
 
 
 class Trace:
-    """Events of a run, collected in any order and written at the end; times are in seconds from any common origin.
+    """Events of a run, collected in any order and written at the end; times are in seconds from a common origin.
 
     Processes are shown in the order of their numbers, and so are the threads of each.
     """
@@ -48,7 +48,7 @@ class Trace:
     def interval(
         self, track: Track, name: str, start_s: float, stop_s: float, arguments: Mapping[str, object] | None = None
     ) -> None:
-        """Record that something happened from `start_s` to `stop_s`; intervals of one track must not overlap."""
+        """Record an interval from `start_s` to `stop_s`; intervals of one track must not overlap."""
         duration = _microseconds(stop_s, since_s=start_s)
         self._add("X", track, start_s, name=name, dur=duration, args=dict(arguments or {}))
 
@@ -57,7 +57,7 @@ class Trace:
         self._add("C", Track(process, 0), at_s, name=name, args={unit: value})
 
     def flow(self, name: str, begin: Moment, end: Moment) -> None:
-        """Record that what happens at one moment leads to what happens at another."""
+        """Record that one moment leads to another."""
         self._flows += 1
         self._add("s", *begin, name=name, cat="flow", id=self._flows)
         self._add("f", *end, name=name, cat="flow", id=self._flows, bp="e")

@@ -1,4 +1,4 @@
-"""The search: a graph and the ways to split it in, the plan that moves the fewest bytes (or takes least time) out."""
+"""Search: find the plan of a graph that moves the fewest bytes or takes the least time."""
 
 from planner.search.coarse.coarsen import Ties
 from planner.search.factorisations import best_plan

@@ -1,7 +1,7 @@
-"""Into which factors to split the workers: ways to write their number as a product, tried in turn.
+"""Factorizations of the number of workers: the products of ways to try in turn.
 
-No factorisation is the best for every model, even the finest: the recursion's steps are each exact, but not their
-sequence, so fewer and larger steps can find a better plan. All are tried, then, and the best is kept.
+No factorization is best for every model, not even the finest. Each step of the recursion is exact but the sequence of
+steps is not, so fewer and larger steps can find a better plan. Therefore all are tried and the best plan is kept.
 """
 
 from __future__ import annotations
@@ -33,11 +33,12 @@ from tensor_partitioner.display.progress import tracked
 
 
 def best_plan(graph: Graph, workers: int, options: SearchOptions, coarsenings: Coarsenings | None = None) -> Plan:
-    """Return the best plan for a number of workers: over its factorisations, or by `options.ways` where they are given.
+    """Return the best plan over the factorizations of `workers`, or for `options.ways` if they are given.
 
-    Of equals it is the first. The record says what each factorisation came to, and what plain data parallelism would
-    move. What is returned has been checked. Raises a DoesNotFitError where the options limit memory and nothing fits,
-    and what `search` raises. `coarsenings` are the graph's, for planning it again.
+    Of plans with equal cost, the first is returned. The plan's record holds the cost of each factorization, and the
+    bytes that plain data parallelism would move. The returned plan has been checked. Raises DoesNotFitError if the
+    options limit memory and no plan fits, and whatever `search` raises. `coarsenings` are those of the graph; pass them
+    to plan it again.
     """
     _check_shares(graph, workers, options)
     started, coarsenings = time.perf_counter(), coarsenings or Coarsenings(graph)
@@ -60,7 +61,7 @@ def best_plan(graph: Graph, workers: int, options: SearchOptions, coarsenings: C
 
 
 def _check_shares(graph: Graph, workers: int, options: SearchOptions) -> None:
-    """Raise a PlanError where the shares do not suit the workers, or where the longest dimension has none for some."""
+    """Raise PlanError if the shares do not match the workers, or leave some worker no part of the longest dimension."""
     if not options.shares:
         return
     check_shares(options.shares, workers)
@@ -70,15 +71,18 @@ def _check_shares(graph: Graph, workers: int, options: SearchOptions) -> None:
     for step in range(len(ways)):
         if eligible(longest, Ways(ways), step) and not eligible(longest, uneven, step):
             raise PlanError(
-                f"shares: expected shares that leave no worker without a part, found that step {step + 1} of ways "
-                f"{','.join(map(str, ways))} makes an empty one even of the longest dimension, of {longest}"
+                f"shares: some worker would get no part even of the longest dimension, {longest}, at step {step + 1} "
+                f"of ways {','.join(map(str, ways))}; make the shares less unequal"
             )
 
 
 def _best_over_factorisations(
     graph: Graph, workers: int, options: SearchOptions, coarsenings: Coarsenings
 ) -> SearchResult:
-    """Search every factorisation; rivals for the finest alone where bytes alone count: elsewhere they move no less."""
+    """Search every factorization and return the cheapest result.
+
+    If only bytes count, rivals are searched for the finest factorization alone: with the others they move no less.
+    """
     results, tried = list[SearchResult](), list[Tried]()
     failed, refused = list[DoesNotFitError](), list[PinError]()
     bytes_alone = options.objective == "bytes" and options.memory_bytes is None
@@ -109,7 +113,7 @@ def _best_over_factorisations(
 
 
 def _data_parallel_bytes(graph: Graph, searched: SearchOptions, coarsenings: Coarsenings) -> int | None:
-    """Return what data parallelism over as many workers would move; None where there is no batch to split."""
+    """Return the bytes that data parallelism over as many workers would move; None without a batch to split."""
     ways = searched.division
     if no_data_parallelism(graph, ways.workers):
         return None
@@ -124,10 +128,10 @@ def _data_parallel_bytes(graph: Graph, searched: SearchOptions, coarsenings: Coa
 
 
 def factorisations(workers: int) -> tuple[tuple[int, ...], ...]:
-    """Return the factorisations to try: the prime factors first, then ever fewer and larger ones, each largest first.
+    """Return the factorizations to try: the prime factors first, then ever fewer and larger factors, largest first.
 
-    The order of the factors is not varied: it changes bytes only where extents do not divide or windows are cut, and
-    for the recursion. Raises a PlanError for more workers than a plan may have.
+    The order of the factors is not varied: it changes bytes only for the recursion, and where extents do not divide or
+    windows are cut. Raises PlanError for more workers than a plan may have.
     """
     check_workers(workers)
     primes = prime_factors(workers)
@@ -137,7 +141,7 @@ def factorisations(workers: int) -> tuple[tuple[int, ...], ...]:
 
 
 def _products_of_factors(number: int, largest: int) -> Iterator[tuple[int, ...]]:
-    """Yield every way to write a number as a product of factors from 2, largest first, none above `largest`."""
+    """Yield every way to write a number as a product of factors from 2 to `largest`, largest first."""
     if number == 1:
         yield ()
     for factor in range(min(number, largest), 1, -1):

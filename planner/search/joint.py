@@ -18,17 +18,17 @@ from tensor_partitioner.display.progress import progress
 
 ITEM_BYTES = 8
 TABLES_PART = 8
-"""The tables of pairs may take this part of the memory allowed."""
+"""The tables of pairs may take 1 / TABLES_PART of the memory limit."""
 
 MOST_ENTRIES = 5e8
-"""What passing messages once over all pairs may go through: seconds, of the minute or two that a search takes."""
+"""Largest number of entries that one pass of messages over all pairs may visit: seconds of a search of minutes."""
 
 
 def joint(space: Space, limits: Limits) -> Outcome:
-    """Choose all steps together: no plan of the space costs less where the bound is met.
+    """Choose all steps together; no plan of the space costs less if the cost equals the lower bound.
 
-    It is never worse than the recursion. Where tables over all steps do not fit, it is the recursion, and nothing is
-    known of the least cost.
+    The result is never worse than the recursion's. If the tables over all steps do not fit, it is the recursion's
+    result, without a lower bound.
     """
     recursion = recursive(space, limits)
     if not pair_tables_fit_in_memory(space, limits):
@@ -41,15 +41,15 @@ def joint(space: Space, limits: Limits) -> Outcome:
 
 
 def pair_tables_fit_in_memory(space: Space, limits: Limits) -> bool:
-    """Whether the tables of pairs of variables over all steps stay within the memory allowed, and are not too many.
+    """Return True if the tables of pairs of variables over all steps fit in the memory limit and are not too many.
 
-    A table of nodes of one variable has an axis for each until its diagonal is taken.
+    A table of nodes of one variable has an axis for each node until its diagonal is taken.
     """
     steps, count = range(len(space.ways)), len(space.coarse.variables)
     sizes = [prod(len(space.options(v, step)) for step in steps) for v in range(count)]
     distinct, entries = {}, 0
     for factor in space.coarse.factors:
-        is_shared = len(set(factor.scope)) > 2  # a fetch that several nodes share: those of two are looked at
+        is_shared = len(set(factor.scope)) > 2  # a fetch that several nodes share: only its pairs count
         scope = (factor.scope[0], factor.scope[-1]) if is_shared else factor.scope
         table = prod(sizes[v] for v in scope)
         distinct[factor.cost, *(sizes[v] for v in factor.scope)] = table
@@ -60,7 +60,7 @@ def pair_tables_fit_in_memory(space: Space, limits: Limits) -> bool:
 def best_plan_among_candidates(
     space: Space, candidates: Sequence[Sequence[State]], limits: Limits, start: Sequence[State] | None = None
 ) -> Outcome:
-    """Return the best plan whose variables' states are among the given candidates; `start` is one of these plans."""
+    """Return the best plan whose variables' states are among the candidates; `start` is one of these plans."""
     domains = [space.domain(v, states) for v, states in enumerate(candidates)]
     known = None if start is None or space.partial_sums is None else space.cost(start)
     model = Model(problem_of_graph(space.coarse, domains, Tables(), space.feasible_objective(known)))

@@ -1,7 +1,7 @@
-"""Memory as a constraint: the cheapest plan found whose arena fits on every worker.
+"""Memory as a constraint: the cheapest plan whose arena fits on every worker.
 
-What is stored at the fullest moment of an iteration is priced, and the price is raised until the plan fits (Lagrangian
-relaxation); then only some tensors are priced. Prices only propose plans: whether one fits says its static memory plan.
+A price is put on the bytes stored at an iteration's peak, and raised until the plan fits (Lagrangian relaxation); then
+only some tensors are priced. Prices only propose plans: the static memory plan decides whether a plan fits.
 """
 
 from __future__ import annotations
@@ -37,26 +37,30 @@ FINENESS = 10
 """Prices are multiples of 2^-10 of a unit of cost, per byte stored on some worker."""
 
 MOST = 1 << 54
-"""What all prices together stay below, so that sums and bounds of costs stay within 64 bits."""
+"""Upper limit of the sum of all prices, so that sums and bounds of costs fit in 64 bits."""
 
 HIGH = 16
-"""A price, in units of cost per byte stored, that should be within reach, even if prices are coarser for it."""
+"""A price, in units of cost per byte stored, that should be reachable even if prices become coarser for it."""
 
 MOST_SEARCHES = 10
 CLOSE = 1.1
-"""Prices this close, of which one fits and one does not, are not told apart any further."""
+"""Two prices within this ratio, one that fits and one that does not, are not refined further."""
 
 SURELY = 64
-"""How many times the price at which a plan fits is set on those tensors that alone are priced."""
+"""Factor on the price at which a plan fits, for the searches that price only some tensors."""
 
 
 class DoesNotFitError(PlanError):
-    """No plan was found that fits: the limit, the least that was taken, and what the arenas of any plan take."""
+    """No plan that fits was found.
+
+    `limit` is the memory limit, `least` the smallest arena found, `floor` a lower bound on the arena of any plan, all
+    in bytes.
+    """
 
     def __init__(self, limit: int, least: int, floor: int) -> None:
         super().__init__(
-            f"memory: expected a plan that fits in {limit} bytes on every worker, found none: the smallest found takes "
-            f"{least}, {least - limit} more; no plan's arenas take less than {floor}"
+            f"memory: no plan fits in {limit} bytes on every worker: the smallest plan found takes {least}, "
+            f"{least - limit} more; every plan takes at least {floor}"
         )
         self.limit = limit
         self.least = least
@@ -64,7 +68,7 @@ class DoesNotFitError(PlanError):
 
 
 def parse_memory(text: str) -> int:
-    """Read a number of bytes such as 4096, 500MB or 11GiB; a PlanError where it is none."""
+    """Return the bytes that a text such as 4096, 500MB or 11GiB means; raise PlanError if it is malformed."""
     match = re.fullmatch(r"([0-9]{1,15}(?:\.[0-9]{1,6})?) *([A-Za-z]*)", text.strip())
     nbytes = int(float(match[1]) * UNITS[match[2]]) if match and match[2] in UNITS else 0
     if nbytes < 1:
@@ -73,7 +77,7 @@ def parse_memory(text: str) -> int:
 
 
 class Fitted(Struct, frozen=True):
-    """The cheapest that was found to fit, its name, and a cost that no plan that fits is below, if known."""
+    """The cheapest plan that fits, its name, and a lower bound on the cost of every plan that fits, if known."""
 
     name: str
     candidate: Candidate
@@ -82,10 +86,10 @@ class Fitted(Struct, frozen=True):
 
 
 class _Search(Struct):
-    """What was tried: arenas by plan, the cheapest that fits, a bound on all plans of the first space that fit.
+    """State of the search: arenas by plan, the cheapest plan that fits, a lower bound for the first space.
 
-    `name` and `free` are of the search that is asked again, with memory priced; `fitting` is the lowest price, for all
-    tensors, at which what it found fits.
+    `name` and `free` belong to the search that is repeated with memory priced. `fitting` is the lowest price on all
+    tensors at which its plan fits.
     """
 
     arena_of: Callable[[Candidate], int]
@@ -106,32 +110,32 @@ class _Search(Struct):
         return self.free.space
 
     def search_with_memory_priced(self, name: str, free: Candidate) -> None:
-        """Search with memory priced, where `free` was found without."""
+        """Repeat the search that found `free`, with memory priced."""
         self.name, self.free, self.fitting = name, free, None
         self.items = resident_item_bytes_by_variable(self.space.coarse)
         self.search_with_all_tensors_priced(max(1, free.outcome.cost))
         self.search_with_some_tensors_priced()
 
     def offer_plan_found(self, name: str, candidate: Candidate) -> bool:
-        """Take what fits if it costs less than the best so far; say whether it fits."""
+        """Keep a plan that fits if it costs less than the best so far; return True if it fits."""
         fits = self.largest_arena_bytes(candidate) <= self.limit
         if fits and (self.best is None or candidate.outcome.cost < self.best[1].outcome.cost):
             self.best = (name, candidate)
         return fits
 
     def largest_arena_bytes(self, candidate: Candidate) -> int:
-        """Return the largest arena of a plan."""
+        """Return the bytes of a plan's largest arena."""
         key = candidate.space, candidate.outcome.choice
         if key not in self.sizes:
             self.sizes[key] = self.arena_of(candidate)
         return self.sizes[key]
 
     def lower_bound_of_arena_bytes(self) -> int:
-        """Return bytes that no plan's largest arena is below."""
+        """Return a lower bound on the bytes of any plan's largest arena."""
         return -(-self._least_stored_bytes(self.items) // prod(self.space.ways))
 
     def _least_stored_bytes(self, items: Mapping[int, int]) -> int:
-        """Return the fewest bytes that all workers together store: of tensors that are split wherever they can be."""
+        """Return the fewest bytes that all workers together store, with every tensor split wherever possible."""
         domains = {v: self.space.domain(v, (self._most_split_state(v),)) for v in items}
         return least_bytes_stored(items, domains, self.space.tables)
 
@@ -140,7 +144,7 @@ class _Search(Struct):
         return tuple(next((option for option in some if isinstance(option, Shard)), some[0]) for some in options)
 
     def search_with_all_tensors_priced(self, cheapest: int) -> None:
-        """Search with all that is stored at ever higher prices until a plan fits, then at prices between."""
+        """Search with all stored tensors priced: raise the price until a plan fits, then refine it."""
         shift, highest = self.cost_shift_and_highest_price(cheapest)
         low, high = 0, None
         price = min(highest, max(1, (cheapest << shift) // (8 * prod(self.space.ways) * self.limit)))
@@ -159,7 +163,7 @@ class _Search(Struct):
             price = min(highest, price * 8) if high is None else max(low + 1, isqrt(max(1, low) * high))
 
     def search_with_some_tensors_priced(self) -> None:
-        """Search with only some tensors priced, and highly: as few of the largest as fit, and of the smallest."""
+        """Search with a high price on only some tensors: as few as possible of the largest, then of the smallest."""
         if self.fitting is None or (self.best is not None and self.best[1].outcome.cost == self.lower):
             return
         nbytes = {v: self._least_stored_bytes({v: item}) for v, item in self.items.items()}
@@ -172,7 +176,7 @@ class _Search(Struct):
                 few, many = (few, some) if self._plan_at_prices_fits(priced) else (some, many)
 
     def cost_shift_and_highest_price(self, cheapest: int) -> tuple[int, int]:
-        """Return by how many bits to scale costs, and the highest price per byte stored, so that sums stay in range."""
+        """Return the bits to scale costs by, and the highest price per byte stored, so that sums stay in range."""
         coarse, most = self.space.coarse, MOST
         if self.space.partial_sums is not None:
             most = MOST_PENALTIES // (4 * max(1, len(coarse.factors)))
@@ -182,7 +186,7 @@ class _Search(Struct):
         return max(0, min(FINENESS, in_range, highest.bit_length() - HIGH.bit_length())), highest
 
     def _plan_at_prices_fits(self, objective: PricedStorage) -> bool:
-        """Search at these prices; say whether what is found fits."""
+        """Search at these prices; return True if the plan fits."""
         self.searches += 1
         outcome = self.free.search(replace(self.space, objective=objective))
         bounds = self.space is self.bounded and len(objective.items) == len(self.items)
@@ -195,13 +199,13 @@ class _Search(Struct):
 
 PRICES = 8
 PRICE_RATIO = 6
-"""How many times the price before it each price is, of those at which memory is priced for a frontier."""
+"""Ratio of each price to the one before it, for a frontier."""
 
 
 def plans_by_price(free: Candidate, arena_of: Callable[[Candidate], int]) -> Iterator[tuple[Candidate, int]]:
-    """Yield plans that take less and less memory, and their largest arenas: `free`, which a search found, comes first.
+    """Yield plans that take less and less memory, each with its largest arena in bytes; `free` comes first.
 
-    Each is the cheapest found with memory at a price, from hardly any to the highest.
+    Each is the cheapest plan found at a price on memory; the prices rise to the highest.
     """
     arena = arena_of(free)
     search = _Search(arena_of, arena, free.searcher, free, None, free.space)
@@ -224,9 +228,9 @@ def cheapest_fitting_plan(
 ) -> Fitted:
     """Return the cheapest plan found whose arena fits in `limit` bytes on every worker.
 
-    `candidates` are what searches without the constraint found; those named in `again` are made again with memory
-    priced, and the bound is about the first one's space. `arena_of` gives the largest arena of a plan. Raises a
-    DoesNotFitError where nothing found fits.
+    `candidates` are the results of searches without the constraint. Those named in `again` are repeated with memory
+    priced; the bound applies to the space of the first. `arena_of` gives the largest arena of a plan. Raises
+    DoesNotFitError if no plan fits.
     """
     first = candidates[again[0]]
     search = _Search(arena_of, limit, again[0], first, first.outcome.lower_bound, first.space)

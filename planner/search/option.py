@@ -1,4 +1,4 @@
-"""An option of planning, written once: its flag and help for commands, and how text, or Python's value, is read."""
+"""An option of planning, defined once: its command-line flag, its help, and how to read its value."""
 
 from __future__ import annotations
 
@@ -16,10 +16,9 @@ RULES_TEXT = f"all, none or rules among {', '.join(RULES)}"
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """An option as commands show it; `read` turns text of a command line, or Python's spelling, into its value.
+    """An option as commands show it; `read` converts command-line text or a Python value, and raises PlanError.
 
-    `least` is there for whole numbers, `choices` for names; one that is `repeated` is read from a list. `read` raises
-    PlanError.
+    `least` applies to whole numbers, `choices` to names. A `repeated` option is read from a list.
     """
 
     flag: str
@@ -44,7 +43,7 @@ def options_of(record: type) -> dict[str, Option]:
 
 
 def whole_numbers(least: int, example: str) -> Callable[[Any], Any]:
-    """Return what reads whole numbers from `least`, as in `4,2`; a list becomes a tuple, other values stay."""
+    """Return a reader of whole numbers from `least`, as in `4,2`; it converts lists to tuples."""
 
     def read(value: Any) -> Any:
         if not isinstance(value, str):
@@ -58,7 +57,7 @@ def whole_numbers(least: int, example: str) -> Callable[[Any], Any]:
 
 
 def read_rules(value: Any) -> tuple[str, ...]:
-    """Read names of coarsening rules: `elementwise,updates`, a list of them, `all` or `none`."""
+    """Return the coarsening rules named by `elementwise,updates`, a list of names, `all` or `none`."""
     names = [name.strip() for name in value.split(",")] if isinstance(value, str) else value
     if names in (["all"], ["none"]):
         return RULES if names == ["all"] else ()
@@ -68,5 +67,5 @@ def read_rules(value: Any) -> tuple[str, ...]:
 
 
 def read_ties(value: Any) -> Ties | None:
-    """Read the coarsening rules to apply, as `read_rules` does; None stands for the default."""
+    """Return the Ties to apply, as `read_rules` reads them; None means the default."""
     return value if value is None or isinstance(value, Ties) else Ties.only(read_rules(value))

@@ -1,4 +1,4 @@
-"""What to search for: the options of a search, checked."""
+"""Options of a search, checked."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ SHARES = "Relative share of each worker, as in 2,2,1,1.  [default: equal shares]
 
 @dataclass(frozen=True, slots=True)
 class SearchOptions(Shown):
-    """What to search for.
+    """Options of a search.
 
-    Fields with metadata are what `planner.plan` takes besides a graph, and commands by their flags. Under
-    "S,R,P" a tensor may be left as partial sums where some reader can carry them on (`partial_sums`). Data, model and
-    hybrid parallelism and the one weird trick replicate: they search "S,R" where "S" is asked for, and the plan's
-    report says so. `machine` is what the objective "time" is about; `memory_bytes` is what every worker's arena must
-    fit in; `arena_of` gives their sizes (`planner.program.lower`), with what else is to be in there. `bound` asks for a
-    lower bound even where the searcher knows none. `pins` and `forbids` leave of all plans those that keep them.
+    Fields with metadata are keyword arguments of `planner.plan` and flags of the commands. Under placements "S,R,P" a
+    tensor may be left as partial sums if some reader can carry them on (`partial_sums`). Data, model and hybrid
+    parallelism and the one weird trick replicate: if "S" is requested they search "S,R", and the plan's report says so.
+    `machine` is required by the objective "time". `memory_bytes` limits every worker's arena; `arena_of` gives the
+    sizes of the arenas (`planner.program.lower`). `bound` requests a lower bound even if the searcher has none. `pins`
+    and `forbids` restrict the plans.
     """
 
     ways: tuple[int, ...] | Ways = field(
@@ -78,7 +78,7 @@ class SearchOptions(Shown):
     )
 
     def __post_init__(self) -> None:
-        """Take the placements that the searcher searches for those asked for; a PlanError for options without sense."""
+        """Replace `placements` by those that the searcher searches; raise PlanError for options that make no sense."""
         if self.parallel is not None:
             self._take_parallel(self.parallel)
         elif not isinstance(self.searcher, str) or self.searcher not in SEARCHERS:
@@ -87,16 +87,16 @@ class SearchOptions(Shown):
         if self.objective not in OBJECTIVES:
             raise PlanError(f"expected an objective among {', '.join(OBJECTIVES)}, found {self.objective!r}")
         if self.memory_bytes is not None and self.arena_of is None:
-            raise PlanError("memory_bytes: expected arena_of with it, which says how large arenas are, found none")
+            raise PlanError("memory_bytes: needs arena_of, which returns the sizes of the arenas")
         if (self.objective == "time") != (self.machine is not None):
             if self.machine is None:
-                raise PlanError("objective time: expected a machine with it (--topo MACHINE), found none")
+                raise PlanError("objective time: name the machine (--topo MACHINE)")
             raise PlanError(
-                f"objective bytes: expected no machine, found {self.machine.name}: for its time ask for objective time "
-                "(--objective time)"
+                f"objective bytes takes no machine, found {self.machine.name}; to minimize time on it, use "
+                "--objective time"
             )
         if type(self.seed) is not int or self.seed < 0:
-            raise PlanError(f"expected a seed from 0, found {self.seed!r}")
+            raise PlanError(f"expected a seed of at least 0, found {self.seed!r}")
         if (placements := PlacementSet.parse(self.placements)) is None:
             raise PlanError(f"expected placements {' or '.join(PLACEMENTS)}, found {self.placements!r}")
         if not isinstance(self.ways, tuple | Ways) or any(type(way) is not int or way < 2 for way in self.ways):
@@ -110,11 +110,11 @@ class SearchOptions(Shown):
         return SEARCHERS[self.searcher] if self.parallel is None else NAMED
 
     def _take_parallel(self, parallel: Parallel) -> None:
-        """Take the ways and the searcher of a named parallelism, with which there is nothing to search."""
+        """Take the ways and the searcher from a named parallelism, which leaves nothing to search."""
         if self.objective != "bytes" or self.shares or (self.ways and self.ways != parallel.ways):
-            raise PlanError(f"parallel {parallel}: expected no ways, shares or objective time with it")
+            raise PlanError(f"parallel {parallel}: cannot be combined with ways, shares or objective time")
         if self.searcher not in (NAMED.name, "recursive"):
-            raise PlanError(f"parallel {parallel}: expected no searcher with it, found {self.searcher!r}")
+            raise PlanError(f"parallel {parallel}: cannot be combined with searcher {self.searcher!r}")
         object.__setattr__(self, "ways", parallel.ways)
         object.__setattr__(self, "searcher", NAMED.name)
 
@@ -125,7 +125,7 @@ class SearchOptions(Shown):
 
     @property
     def all_pins(self) -> tuple[Pin, ...]:
-        """Pins of tensors and nodes, and what is forbidden."""
+        """Pins of tensors and nodes, including those that forbid."""
         return (*(pin for pin in self.pins if isinstance(pin, Pin)), *self.forbids)
 
     @property
@@ -135,17 +135,17 @@ class SearchOptions(Shown):
 
 
 def ties_of(options: SearchOptions, coarsenings: Coarsenings) -> Ties:
-    """Return the coarsening rules that apply to a graph, whose coarsenings these are."""
+    """Return the coarsening rules that apply to the graph of `coarsenings`."""
     ties = default_ties(options, coarsenings) if options.ties is None else options.ties
     return replace(ties, **dict.fromkeys(options.untie, False))
 
 
 def default_ties(options: SearchOptions, coarsenings: Coarsenings) -> Ties:
-    """Return the coarsening rules to apply where none are asked for.
+    """Return the coarsening rules to apply if none are requested.
 
-    Ties of element-wise operators cost bytes, most under "S,R" and for recurrent models. `joint` goes without, as does
-    every other searcher of a graph that then has few variables; elsewhere gradients at least are not tied to the
-    forward pass. `updates` costs bytes under "S,R" only.
+    Ties of element-wise operators cost bytes, most under "S,R" and for recurrent models. `joint` does without them, and
+    so does every other searcher of a graph that then has few variables. Otherwise gradients at least are not tied to
+    the forward pass. `updates` costs bytes only under "S,R".
     """
     if (ties := options.searched_by.ties) is not None:
         return ties
@@ -155,10 +155,10 @@ def default_ties(options: SearchOptions, coarsenings: Coarsenings) -> Ties:
 
 
 def rivals_of(options: SearchOptions, *, proved: bool, alternatives: bool = True) -> dict[str, SearchOptions]:
-    """Return what is searched besides a searcher of whole spaces, by searcher; `proved`: its plan is the least.
+    """Return the searches to run besides that of `options`, by name; `proved`: its plan is optimal.
 
-    `joint` is compared with the recursion that has its own ties, and with what that is compared with. Where memory is
-    limited, the same searcher with fewer placements reaches plans that fit and that prices do not.
+    `joint` is compared with the recursion with the recursion's own ties, and with the recursion's rivals. If memory is
+    limited, the same searcher with fewer placements reaches plans that fit and that prices do not reach.
     """
     rivals, own = dict[str, SearchOptions](), options
     if options.searcher == "joint" and not (proved and options.ties is None and not options.untie):

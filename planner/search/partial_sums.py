@@ -1,10 +1,11 @@
-"""Which results may stay partial, and which nodes carry their terms on.
+"""Decide which results may stay partial, and which nodes carry their terms on.
 
-Under any placements those may that are added up before anything of them moves (`operands_as_terms`), under S,R,P
-whatever can. A result may stay partial at a step where every node that makes it can sum there, and where some reader
-can carry its terms on (a node that is linear in the operands through which it reads it, taken together with others that
-may be partial as well) or nobody reads it. Inputs, weights and optimizer state, what updates them, and metrics are
-never partial; nor are results that every reader would have to add up, which had better be added up once.
+Under any placements, results may stay partial if they are added up before any of them moves (`operands_as_terms`);
+under S,R,P, every result that can. A result may stay partial at a step if every node that computes it can sum there and
+either nobody reads it or some reader can carry its terms on. Such a reader is linear in the operands through which it
+reads the result, taken together with others that may be partial as well. Inputs, weights, optimizer state, their
+updates, and metrics are never partial. Nor are results that every reader would have to add up: adding them up once is
+cheaper.
 """
 
 from __future__ import annotations
@@ -28,9 +29,9 @@ Operands = frozenset[int]
 
 
 class PartialSums(Struct, frozen=True, eq=False):
-    """Per step: the variables of tensors that may be partial, and the sets of operands whose terms nodes may carry.
+    """Per step: variables of tensors that may be partial, and sets of operands whose terms nodes may carry.
 
-    `fewer`: what may under any placements, where this is more.
+    `fewer` holds what is allowed under any placements, if that is less.
     """
 
     partial: tuple[frozenset[int], ...]
@@ -39,7 +40,7 @@ class PartialSums(Struct, frozen=True, eq=False):
 
 
 class _Flow(Struct, frozen=True, eq=False):
-    """What each variable of nodes reads: distinct (set of operands -> the variables behind them); who makes what."""
+    """What each variable of nodes reads, as sets of operands and the variables behind them, and what computes what."""
 
     makers: Mapping[int, frozenset[int]]
     reads: Mapping[int, Mapping[Operands, frozenset[int]]]
@@ -47,7 +48,7 @@ class _Flow(Struct, frozen=True, eq=False):
 
 
 def partial_sums_of(coarse: CoarseGraph, ways: Ways, *, anything: bool) -> PartialSums:
-    """Return what may be partial and be carried at each step: what may under any placements, or anything that can."""
+    """Return what may be partial and carried at each step: everything possible, or only what any placements allow."""
     flow = _data_flow(coarse, anything=anything)
     possible = _tensor_variables_possibly_partial(coarse) if anything else _variables_read_as_terms(coarse)
     steps = [_partial_sums_at_last_step(coarse, flow, possible, ways.prefix(step + 1)) for step in range(len(ways))]
@@ -56,14 +57,14 @@ def partial_sums_of(coarse: CoarseGraph, ways: Ways, *, anything: bool) -> Parti
 
 
 def may_be_partial(coarsenings: Coarsenings, ways: Ways) -> frozenset[str]:
-    """Return the tensors that may be partial at some step, if none are tied."""
+    """Return the names of tensors that may be partial at some step if no tensors are tied."""
     coarse = coarsenings.of(Ties(elementwise=False, updates=False, unrolled=False))
     steps = partial_sums_of(coarse, ways, anything=True).partial
     return frozenset(name for v in frozenset().union(*steps) for name in coarse.variables[v].members)
 
 
 def _tensor_variables_possibly_partial(coarse: CoarseGraph) -> frozenset[int]:
-    """Return the variables of tensors all of which are results that nothing but nodes looks at."""
+    """Return the variables of tensors that are all results read by nodes only."""
     graph, of = coarse.graph, coarse.variable_of
     shown = {*graph.updates, *graph.updates.values(), *graph.metrics.values()}
     shown.update(name for name, tensor in graph.tensors.items() if tensor.init is not None)
@@ -72,7 +73,7 @@ def _tensor_variables_possibly_partial(coarse: CoarseGraph) -> frozenset[int]:
 
 
 def _variables_read_as_terms(coarse: CoarseGraph) -> frozenset[int]:
-    """Return the variables of tensors all of which are read as terms under any placements."""
+    """Return the variables of tensors that are all read as terms under any placements."""
     terms = {node.inputs[n] for node in coarse.graph.nodes for n in coarse.as_terms.get(node.name, ())}
     variables = {coarse.variable_of["tensor", name] for name in terms}
     return frozenset(v for v in variables if terms.issuperset(coarse.variables[v].members))
@@ -80,7 +81,7 @@ def _variables_read_as_terms(coarse: CoarseGraph) -> frozenset[int]:
 
 @lru_cache(maxsize=2)
 def _data_flow(coarse: CoarseGraph, *, anything: bool) -> _Flow:
-    """Return who makes what, and who reads what and could carry its terms on."""
+    """Return which nodes write each variable, and which read it and could carry its terms on."""
     of = coarse.variable_of
     makers: dict[int, set[int]] = defaultdict(set)
     reads: dict[int, dict[Operands, set[int]]] = defaultdict(lambda: defaultdict(set))
@@ -113,7 +114,7 @@ def _sets_of_terms(coarse: CoarseGraph, node: Node, *, anything: bool) -> Sequen
 def _partial_sums_at_last_step(
     coarse: CoarseGraph, flow: _Flow, possible: frozenset[int], ways: Ways
 ) -> tuple[frozenset[int], dict[int, tuple[Operands, ...]]]:
-    """Return what may be partial and carried at the last of these steps: what is left of everything possible."""
+    """Return what may be partial and carried at the last of these steps: the greatest fixed point of the rules."""
     summing = {
         v
         for v, variable in enumerate(coarse.variables)
@@ -148,22 +149,22 @@ def _node_can_sum_at_last_step(signature: Signature, ways: Ways) -> bool:
 
 
 INFEASIBLE = 1 << 52
-"""What a plan costs at least in which something does not go together, where no better bound is known."""
+"""Minimum cost of an infeasible plan, if no better bound is known."""
 
 MOST_PENALTIES = 1 << 56
-"""What all penalties together stay below; bounds multiply costs by up to 2^6."""
+"""Upper limit of the sum of all penalties; bounds multiply costs by up to 2^6."""
 
 
 class Feasible(Extended, frozen=True):
-    """Another objective, in which every pair that does not go together costs more than a plan that is known.
+    """Another objective in which every infeasible pair of choices costs more than a known plan.
 
-    So no such pair is in a best plan; sums of all of them stay within 64 bits (see `above`).
+    So no best plan contains such a pair. Sums of all penalties fit in 64 bits (see `penalty_above_cost`).
     """
 
     penalty: int
 
     def priced_tables(self, coarse: CoarseGraph, domains: Sequence[Domain], tables: Tables) -> Iterator[Priced]:
-        """Yield the other objective's tables, and the penalties."""
+        """Yield the other objective's tables and the penalties."""
         yield from self.objective.priced_tables(coarse, domains, tables)
         with_terms = {v for v, domain in enumerate(domains) if _has_terms(domain)}
         for factor in coarse.factors:
@@ -178,7 +179,7 @@ class Feasible(Extended, frozen=True):
 
 
 def _has_terms(domain: Domain) -> bool:
-    """Whether some state leaves a tensor partial at a step, or carries terms."""
+    """Return True if some state leaves a tensor partial at a step, or carries terms."""
     if isinstance(domain, Strategies):
         return any(choice.startswith(TERMS) for choice in domain.masks)
     return bool(domain.partial.any())
@@ -190,11 +191,11 @@ def _infeasibility_flags(factor: Factor, strategies: Sequence[Strategies], layou
 
 
 def penalty_above_cost(coarse: CoarseGraph, cost: int) -> int:
-    """Return a penalty above a plan's cost; a PlanError where sums of it would not stay within 64 bits."""
+    """Return a penalty above a plan's cost; raise PlanError if the sum of penalties would not fit in 64 bits."""
     most = MOST_PENALTIES // max(1, len(coarse.factors))
     if cost >= most:
         raise PlanError(
-            f"expected a graph whose plan costs less than {most}, so that partial sums can be searched for, found "
-            f"{cost}: search with placements S,R"
+            f"partial sums can be searched only for plans that cost less than {most}, found {cost}: search with "
+            "placements S,R"
         )
     return cost + 1

@@ -1,8 +1,8 @@
-"""Pins: what some tensors and nodes must have, or must not have, in the plan that is searched.
+"""Pins: requirements on the placements of tensors and the choices of nodes.
 
-A pin names tensors or nodes by a glob and says what they have at every step: `l*.mlp.*=S0`, `embedding.w=S0,R`,
-`l*.mlp.up=i|j`. Placements are those of tensors, all else are choices of nodes. A tensor that a state dict names
-otherwise goes by both names. Words of named parallelism, as in `tp=4` or `recompute=full`, are pins too.
+A pin names tensors or nodes by a glob and gives their options at every step: `l*.mlp.*=S0`, `embedding.w=S0,R`,
+`l*.mlp.up=i|j`. Placements belong to tensors; all other options are choices of nodes. A tensor with another name in a
+state dict has both names. Words of named parallelism, as in `tp=4` or `recompute=full`, are pins too.
 """
 
 from __future__ import annotations
@@ -30,32 +30,32 @@ from topologies.errors import TopologyError
 from topologies.reading import read_record
 
 ANY = "any"
-"""What a pin says of a step that it leaves open."""
+"""The option that leaves a step open."""
 
 NEAREST = 5
-"""How many globs are named where one matches nothing."""
+"""Number of globs suggested for a pin that matches nothing."""
 
 DEGREES = {field.name.replace("_", "-"): field for field in fields(Parallel) if field.default is not False}
-"""The words of named parallelism that a pin may give, as in `tp=4` or `recompute=full`: those with a value."""
+"""Words of named parallelism that a pin may give, as in `tp=4` or `recompute=full`: those with a value."""
 
 EVERY_AXIS = {"pp": 2, "dp": 2, "tp": 2}
-"""Degrees that go with every value of every other word."""
+"""Degrees that are valid with every value of every other word."""
 
 Options = Sequence[Sequence[object]]
-"""What a variable may have, [step]."""
+"""Options of a variable, by step."""
 
 Choice = TypeVar("Choice")
 
 
 class PinError(PlanError):
-    """Pins that no plan of a space keeps: other ways, or other placements, may allow them."""
+    """Pins that no plan of a space satisfies; other ways or other placements may allow them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pin:
-    """What all that match `pattern` must have, or where it `forbids` must not have, at every step.
+    """Options that everything matching `pattern` must have or, if it `forbids`, must not have, at every step.
 
-    `steps` are the options of each step, or of all where there is one; None leaves a step open.
+    `steps` holds the options of each step, or a single entry for all steps; None leaves a step open.
     """
 
     pattern: str
@@ -65,42 +65,42 @@ class Pin:
 
     @classmethod
     def parse(cls, text: str, *, forbids: bool = False) -> Pin:
-        """Read `GLOB=OPTION` or `GLOB=OPTION,OPTION,...`, one for each step, with `|` between alternatives."""
+        """Read `GLOB=OPTION` or `GLOB=OPTION,OPTION,...`, one per step, with `|` between alternatives."""
         pattern, equals, options = text.rpartition("=")
         steps = [[option.strip() for option in step.split("|")] for step in options.split(",")]
         if not equals or not pattern.strip() or not all(map(all, steps)):
             raise PlanError(f"expected GLOB=PLACEMENT, as in 'l*.mlp.up.w=S0', found {text!r}")
         pin = cls(pattern.strip(), tuple(None if ANY in step else frozenset(step) for step in steps), forbids, text)
         if len(set(map(_is_placement, pin.options))) > 1:
-            raise PlanError(f"{pin}: expected placements, of tensors, or choices, of nodes, found both")
+            raise PlanError(f"{pin}: found both placements (of tensors) and choices (of nodes); write two pins")
         if not pin.options:
-            raise PlanError(f"{pin}: expected a placement at some step, found {ANY} at all")
+            raise PlanError(f"{pin}: expected a placement at some step, found only {ANY}")
         return pin
 
     @property
     def options(self) -> frozenset[str]:
-        """All that it names."""
+        """All options that it names."""
         return frozenset().union(*(step for step in self.steps if step is not None))
 
     @property
     def kind(self) -> str:
-        """Of what it is: "tensor" or "node"."""
+        """The kind of object that it names: "tensor" or "node"."""
         return "tensor" if _is_placement(min(self.options)) else "node"
 
     def allows(self, option: str, step: int) -> bool:
-        """Whether an option may be chosen at a step."""
+        """Return True if an option may be chosen at a step."""
         named = self.steps[step if len(self.steps) > 1 else 0]
         return named is None or any(_is_option(name, option) for name in named) != self.forbids
 
     def matching(self, names: Mapping[str, str]) -> list[str]:
-        """Return what it matches, of names and what they stand for."""
+        """Return the matches among `names`, which map names to canonical names."""
         if self.pattern in names:
             return [names[self.pattern]]
         return list(dict.fromkeys(names[name] for name in names if fnmatchcase(name, self.pattern)))
 
     @property
     def asked(self) -> str:
-        """What was asked for, as it was given: `embedding.w=R`, `not embedding.w=R`."""
+        """The pin as given: `embedding.w=R`, `not embedding.w=R`."""
         return f"not {self.text}" if self.forbids else self.text
 
     def __str__(self) -> str:
@@ -109,22 +109,22 @@ class Pin:
 
 @dataclass(frozen=True, slots=True)
 class Degree:
-    """A word of named parallelism that is given: a field of `Parallel`, and its value.
+    """A word of named parallelism: a field of `Parallel` and its value.
 
-    Raises a PlanError for a value that it cannot have.
+    Raises PlanError for an invalid value.
     """
 
     axis: str
     degree: int | str
 
     def __post_init__(self) -> None:
-        """Refuse what named parallelism refuses."""
+        """Raise PlanError if named parallelism rejects the value."""
         groups = {"dp": self.degree or 1} if self.axis == "ep" else {}
         Parallel(**EVERY_AXIS | groups | {self.axis: self.degree})  # type: ignore[arg-type]
 
     @property
     def asked(self) -> str:
-        """What was asked for."""
+        """The pin as given."""
         return f"{self.axis.replace('_', '-')}={self.degree}"
 
     def __str__(self) -> str:
@@ -140,22 +140,25 @@ def _is_placement(option: str) -> bool:
 
 
 def _is_option(named: str, option: str) -> bool:
-    """Whether an option of the search is what a pin names: `+` is any that carries terms."""
+    """Return True if a pin's option names an option of the search; `+` names every option that carries terms."""
     return named == option or (named == TERMS and bool(operands_carried_by_choice(option)))
 
 
 def read_pins(value: Any) -> tuple[Pin | Degree, ...]:
-    """Read pins: text, a list of texts, or a mapping from globs to what they have; no word of two values."""
+    """Read pins from text, a list of texts, or a mapping from globs to options.
+
+    Raises PlanError for conflicting words.
+    """
     pins = tuple(_read_pin(text) for text in _texts(value))
     words: dict[str, Degree] = {}
     for pin in pins:
         if isinstance(pin, Degree) and (other := words.setdefault(pin.axis, pin)) != pin:
-            raise PlanError(f"{other} and {pin} collide: expected one of them")
+            raise PlanError(f"{other} and {pin} conflict; give only one")
     return pins
 
 
 def read_forbids(value: Any) -> tuple[Pin, ...]:
-    """Read what is forbidden, as `read_pins` does."""
+    """Read forbidden options, as `read_pins` does."""
     return tuple(text if isinstance(text, Pin) else Pin.parse(text, forbids=True) for text in _texts(value))
 
 
@@ -181,14 +184,14 @@ def _read_pin(text: str | Pin | Degree) -> Pin | Degree:
 
 
 class _File(Struct, frozen=True, forbid_unknown_fields=True):
-    """What a file of pins holds."""
+    """Contents of a file of pins."""
 
     pins: dict[str, str | int | list[str]] = {}
     forbids: dict[str, str | list[str]] = {}
 
 
 def load_pins(path: str | Path) -> tuple[tuple[Pin | Degree, ...], tuple[Pin, ...]]:
-    """Read pins and what is forbidden from YAML: `pins: {embedding.w: S0}` and `forbids: {l*.mlp.*.w: [R, S1]}`."""
+    """Return the pins and forbids of a YAML file: `pins: {embedding.w: S0}` and `forbids: {l*.mlp.*.w: [R, S1]}`."""
     try:
         record = read_record(Path(path), _File)
     except TopologyError as error:
@@ -197,12 +200,12 @@ def load_pins(path: str | Path) -> tuple[tuple[Pin | Degree, ...], tuple[Pin, ..
 
 
 class Restrictions(Struct, frozen=True, eq=False):
-    """What pinned variables of a coarse graph may have, as text: [variable][step]."""
+    """Allowed options of pinned variables of a coarse graph, as text: [variable][step]."""
 
     of_variable: Mapping[int, tuple[frozenset[str], ...]] = {}
 
     def kept(self, v: int, step: int, options: tuple[Choice, ...]) -> tuple[Choice, ...]:
-        """Return those of a variable's options at a step that pins leave."""
+        """Return those of a variable's options at a step that the pins allow."""
         allowed = self.of_variable.get(v)
         return options if allowed is None else tuple(option for option in options if str(option) in allowed[step])
 
@@ -211,7 +214,7 @@ NO_RESTRICTIONS = Restrictions()
 
 
 class Pinned(Struct, frozen=True, eq=False):
-    """Which pins each tensor and node has, of those that match it."""
+    """The pins of each tensor and node that some pin matches."""
 
     pins: tuple[Pin, ...]
     of_name: Mapping[Name, tuple[int, ...]]
@@ -219,9 +222,9 @@ class Pinned(Struct, frozen=True, eq=False):
     def restrictions(
         self, variables: Sequence[Variable], variable_of: Mapping[Name, int], options_of: Callable[[int], Options]
     ) -> Restrictions:
-        """Return what pinned variables may have; `options_of` gives what a variable may have without pins.
+        """Return the allowed options of pinned variables; `options_of` gives a variable's options without pins.
 
-        A PinError names pins that leave nothing.
+        Raises PinError, naming the pins, if they leave no option.
         """
         of_variable: dict[int, set[int]] = defaultdict(set)
         for name, numbers in self.of_name.items():
@@ -243,15 +246,15 @@ class Pinned(Struct, frozen=True, eq=False):
         return kept
 
     def _refusal(self, variable: Variable, step: int, options: Sequence[str], pins: Sequence[Pin]) -> str:
-        """Say which pins leave nothing: one alone, or two that collide, or all."""
+        """Return a message that names the pins that leave no option: one alone, a conflicting pair, or all of them."""
         groups = [*([pin] for pin in pins), *combinations(pins, 2), tuple(pins)]
         culprits = next(g for g in groups if not any(all(p.allows(o, step) for p in g) for o in options))
         members = self._members(variable, culprits)
         where = f"at step {step + 1}, {' and '.join(members)} may have {', '.join(options)}"
         if len(culprits) == 1:
-            return f"{culprits[0]} leaves nothing: {where}"
+            return f"{culprits[0]} leaves no option: {where}"
         tied = ", tied to each other (--untie)" if len(set(members)) > 1 else ""
-        return f"{' and '.join(map(str, culprits))} collide: {where}{tied}"
+        return f"{' and '.join(map(str, culprits))} conflict: {where}{tied}"
 
     def _members(self, variable: Variable, pins: Iterable[Pin]) -> list[str]:
         kind = "tensor" if isinstance(variable, TensorVariable) else "node"
@@ -263,10 +266,10 @@ class Pinned(Struct, frozen=True, eq=False):
 
 
 def pinned(graph: Graph, pins: Iterable[Pin], steps: int) -> Pinned | None:
-    """Return which tensors and nodes of a graph have which pins; None where there are none.
+    """Return which tensors and nodes have which pins; None if there are no pins.
 
-    A PlanError for a glob that matches nothing and for dimensions that none of these tensors has, a PinError for pins
-    of other numbers of steps.
+    Raises PlanError for a glob that matches nothing and for a dimension that no matching tensor has, and PinError for
+    pins with a wrong number of steps.
     """
     of_options = tuple(pins)
     of_name: dict[Name, list[int]] = defaultdict(list)
@@ -285,9 +288,9 @@ def pinned(graph: Graph, pins: Iterable[Pin], steps: int) -> Pinned | None:
 
 
 def _meant(pin: Pin, names: Mapping[str, str], graph: Graph) -> str:
-    """Write what a pin that matches nothing may have been meant for: close names, or else the nearest globs that do.
+    """Return a hint for a pin that matches nothing: close names, else the nearest globs that match.
 
-    Those are of weights, or of nodes of the forward pass.
+    The globs are of weights, or of nodes of the forward pass.
     """
     if close := nearest(pin.pattern, names):
         return close
@@ -301,27 +304,27 @@ def _meant(pin: Pin, names: Mapping[str, str], graph: Graph) -> str:
 
 
 def _check_dimensions(pin: Pin, shapes: Mapping[str, Sequence[int]]) -> None:
-    """Raise a PlanError for a dimension that no tensor has, which is forbidden for nothing."""
+    """Raise PlanError if a forbidden dimension exists in no matching tensor."""
     most = max(map(len, shapes.values()))
     for option in sorted(pin.options):
         placement = parse_placement(option)
         if isinstance(placement, Shard) and placement.dim >= most:
             name, shape = max(shapes.items(), key=lambda named: len(named[1]))
-            raise PlanError(f"{pin}: expected a dimension below {most}, found {option}: {name} is {list(shape)}")
+            raise PlanError(f"{pin}: expected a dimension below {most}, found {option}; {name} has shape {list(shape)}")
 
 
 def _tensor_names(graph: Graph) -> dict[str, str]:
-    """Return every name of a tensor, that of a state dict included, and the tensor's."""
+    """Map every name of a tensor, including its name in a state dict, to the tensor's name."""
     entries = {name: entry.tensor for name, entry in graph.entries.items() if entry.tensor is not None}
     return entries | {name: name for name in graph.tensors}
 
 
 def check_degrees(pins: Iterable[Pin | Degree], parallel: Parallel | None) -> None:
-    """Raise a PlanError where a word is pinned that named parallelism does not have; None: there is none."""
+    """Raise PlanError for a pinned degree without named parallelism, or with another degree."""
     for pin in pins:
         if not isinstance(pin, Degree):
             continue
         if parallel is None:
-            raise PlanError(f"{pin}: expected a degree with named parallelism alone, as in --parallel tp=4,dp=2")
+            raise PlanError(f"{pin}: a degree needs named parallelism, as in --parallel tp=4,dp=2")
         if (given := getattr(parallel, pin.axis)) != pin.degree:
-            raise PlanError(f"{pin}: expected {pin.asked} in --parallel, found {given}")
+            raise PlanError(f"{pin}: differs from --parallel, which has {given}")

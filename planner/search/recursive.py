@@ -1,7 +1,7 @@
 """The recursion: one step after the other, each exactly, at its conditional cost (Tofu Sec 5.2, corrected).
 
-A step is charged cost(steps 1..i) - cost(steps 1..i-1) with the earlier steps' choices fixed, so that what an earlier
-step made a group fetch is seen in full. The subtracted term is a constant of the step.
+A step is charged cost(steps 1..i) - cost(steps 1..i-1) with the choices of earlier steps fixed. So everything that an
+earlier step made a group fetch is counted in full. The subtracted term is constant within the step.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ from tensor_partitioner.display.progress import tracked
 
 
 def recursive(space: Space, limits: Limits) -> Outcome:
-    """Choose step by step. Every step is exact within limits; their sequence need not be, so only one step has a bound.
+    """Choose step by step; each step is exact within the limits.
 
-    Under placements S,R,P the plan is the better of this and of the recursion under S,R.
+    The sequence of steps need not be optimal, so there is a lower bound only for a single step. Under placements S,R,P
+    the plan is the better of this and the recursion under S,R.
     """
     count = len(space.coarse.variables)
     choice: list[State] = [()] * count
@@ -45,7 +46,7 @@ def recursive(space: Space, limits: Limits) -> Outcome:
 def _step_candidates_and_best(
     space: Space, choice: Sequence[State], step: int, limits: Limits
 ) -> tuple[list[Domain], Solution]:
-    """Return a step's candidates, and the best of them; what is partial has to be better than the best without."""
+    """Return a step's candidates and the best of them; partial sums must beat the best choice without them."""
     domains = [
         space.domain(v, [(*before, option) for option in space.options(v, step)], step + 1)
         for v, before in enumerate(choice)

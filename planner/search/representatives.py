@@ -1,8 +1,8 @@
-"""Which states can stand for others: axes that a plan hardly uses, and those that lie beside them and that it uses.
+"""States that can represent others: replace axes that a plan hardly uses by axes beside them that it uses.
 
-A plan that splits images between workers seldom wants to split their rows as well, in no operator: whatever it would
-save there, splitting images saves too. Axes are followed through the whole graph, from tensor to operator to tensor;
-what is then said of an axis, such as all rows, holds wherever it occurs.
+A plan that splits images between workers seldom splits their rows as well, in any operator: splitting images saves as
+much. Axes are followed through the whole graph, from tensor to operator to tensor; a decision about an axis, such as
+all rows, then holds wherever the axis occurs.
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ from planner.search.costs.domains import Domain
 from planner.search.costs.needs import Need, output_reach
 
 HARDLY = 0.05
-"""A plan hardly uses an axis if it chooses it for no more than this part of the variables that have it."""
+"""A plan hardly uses an axis if it chooses the axis for at most this fraction of the variables that have it."""
 
 Option = Placement | str
-"""What a variable's state may have at a step: here a dimension of a tensor, or an index variable of a node."""
+"""Option of a variable's state at a step: here a dimension of a tensor, or an index variable of a node."""
 
 Occurrence = tuple[int, Option]
 """An axis at a variable."""
 
 Reads = Mapping[Option, frozenset[Option]]
-"""Per index variable of a node, the dimensions of a tensor that it indexes."""
+"""For each index variable of a node, the dimensions of a tensor that it indexes."""
 
 
 def representatives_of_states(
     coarse: CoarseGraph, domains: Sequence[Domain], choice: Sequence[Sequence[object]]
 ) -> list[NDArray[np.intp]]:
-    """Return, per variable, [state]: the state that stands for it, by number; itself where no other does.
+    """Return the representative of every state, by number, per variable: [state]; a state may represent itself.
 
-    `choice` is a plan: a state per variable. Axes that it hardly uses are replaced by the used axis that occurs beside
-    them most often, where whatever they index the other indexes, too.
+    `choice` is a plan: a state per variable. An axis that the plan hardly uses is replaced by the used axis that occurs
+    beside it most often, wherever that axis indexes everything that the replaced one does.
     """
     indexed = _dimensions_indexed_by_node_and_tensor(coarse)
     instead = _replacements_of_hardly_used_axes(_axes_followed_through_graph(indexed), choice)
@@ -52,7 +52,7 @@ def representatives_of_states(
 
 
 def _representatives_of_domain_states(domain: Domain, instead: Mapping[Option, Option]) -> NDArray[np.intp]:
-    """Return, per state, what stands for it."""
+    """Return the representative of every state: [state]."""
     number = {state: i for i, state in enumerate(domain.states)}
     others = (tuple(instead.get(option, option) for option in state) for state in domain.states)
     return np.array([number.get(other, i) for i, other in enumerate(others)], dtype=np.intp)
@@ -76,7 +76,7 @@ def _needs_read_or_written(cost: Cost) -> Iterable[Need]:
 
 
 def _leading_variables_of_reach(reach: Reach) -> Iterator[str]:
-    """Yield the variables that say in which part of a dimension an access lies: not the low digits of a number."""
+    """Yield the variables that determine in which part of a dimension an access lies, without a number's low digits."""
     for index in reach.indices:
         if isinstance(index, tdl.Digits):
             yield from index.variables[:1]
@@ -85,7 +85,7 @@ def _leading_variables_of_reach(reach: Reach) -> Iterator[str]:
 
 
 def _axes_followed_through_graph(indexed: Mapping[tuple[int, int], Reads]) -> list[list[Occurrence]]:
-    """Return all axes: occurrences of which one indexes the other."""
+    """Return all axes: sets of occurrences that index each other."""
     pairs = [
         ((node, name), (tensor, dim))
         for (node, tensor), reads in indexed.items()
@@ -101,7 +101,7 @@ def _axes_followed_through_graph(indexed: Mapping[tuple[int, int], Reads]) -> li
 def _replacements_of_hardly_used_axes(
     axes: Sequence[Sequence[Occurrence]], choice: Sequence[Sequence[object]]
 ) -> dict[int, dict[Option, Option]]:
-    """Return, per variable, what replaces which option."""
+    """Return, per variable, the replacement of each replaced option."""
     at: dict[int, list[int]] = defaultdict(list)
     first: list[dict[int, Option]] = [{} for _ in axes]
     used: list[bool] = []
@@ -128,7 +128,7 @@ def _replacements_of_hardly_used_axes(
 def _drop_inconsistent_replacements(
     instead: dict[int, dict[Option, Option]], indexed: Mapping[tuple[int, int], Reads]
 ) -> None:
-    """Drop replacements of index variables by ones that do not index whatever these do."""
+    """Drop replacements of index variables by variables that do not index everything that these do."""
     for (node, tensor), reads in indexed.items():
         for name, other in list(instead.get(node, {}).items()):
             dims = {instead.get(tensor, {}).get(dim, dim) for dim in reads.get(name, ())}

@@ -1,4 +1,4 @@
-"""From a graph and options to a search's result: the space of plans, its search and its rivals', and their record."""
+"""Run a search: from a graph and options to the space of plans, the searchers' candidates and the record."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tensor_partitioner.display.progress import tracked
 
 
 class SearchResult(Struct, frozen=True):
-    """A search for given ways: the winning candidate, and a record of the search, with the lower bound and the gap."""
+    """The result of a search for given ways: the winning candidate, and a record with lower bound and gap."""
 
     candidate: Candidate
     record: SearchRecord
@@ -35,7 +35,7 @@ class SearchResult(Struct, frozen=True):
 
     @property
     def cost(self) -> int | float:
-        """What the plan costs: bytes, or seconds where the search is for little time."""
+        """Cost of the plan: bytes, or seconds under the objective time."""
         return self.record.cost
 
     @property
@@ -44,22 +44,22 @@ class SearchResult(Struct, frozen=True):
         return self.candidate.plan(self.options.seed, self.record)
 
     def check_cost(self, plan: Plan) -> None:
-        """Raise a PlanError where the plan does not cost what its searcher says, or less than the bound."""
+        """Raise PlanError if the plan does not cost what its searcher says, or costs less than the lower bound."""
         candidate, bound = self.candidate, self.candidate.outcome.lower_bound
         is_of_bytes = candidate.space.objective is BYTES
         cost = plan.total_bytes if is_of_bytes else candidate.space.cost(candidate.outcome.choice)
         if candidate.cost != cost:
-            message = f"expected a cost of {cost}, which the choice has, found {candidate.cost!r}"
+            message = f"its choice costs {cost}, but it returned {candidate.cost!r}"
         elif bound is not None and bound > cost:
-            message = f"expected a lower bound of at most {cost}, the cost, found {bound}"
+            message = f"its lower bound {bound} exceeds the cost {cost}"
         else:
             return
         raise PlanError(f"searcher {candidate.searcher}: {message}")
 
     def with_lower_bound(self, space: Space, bound: int | None, searcher: str, *, is_of_space: bool) -> SearchResult:
-        """Return this with a lower bound, in the space's unit of cost, of all plans of that space.
+        """Return this result with a lower bound, in the space's unit of cost, on all plans of that space.
 
-        It says nothing of a plan that is not of the space: then it is a detail.
+        If the plan is not of that space, the bound does not apply to it and is recorded as a detail.
         """
         if bound is None:
             return self
@@ -72,7 +72,7 @@ class SearchResult(Struct, frozen=True):
 
 
 def search(graph: Graph, options: SearchOptions, coarsenings: Coarsenings | None = None) -> Plan:
-    """Return the plan of `search_result`, its cost checked."""
+    """Return the plan of `search_result`, with its cost checked."""
     result = search_result(graph, options, coarsenings or Coarsenings(graph))
     plan = result.plan
     result.check_cost(plan)
@@ -82,11 +82,11 @@ def search(graph: Graph, options: SearchOptions, coarsenings: Coarsenings | None
 def search_result(
     graph: Graph, options: SearchOptions, coarsenings: Coarsenings, *, rivals: bool = True
 ) -> SearchResult:
-    """Return the result of the named searcher for `options.ways`, or of a rival where it costs less.
+    """Return the result of the named searcher for `options.ways`, or of a rival that costs less.
 
-    An alternative asked for by name is returned as it is; `joint` is not worse than the recursion with its own ties.
-    `coarsenings` are the graph's, for searching it again. Raises a PlanError for options that make no sense, a
-    TopologyError for a machine that cannot run the plan, a DoesNotFitError where no plan is found that fits.
+    An alternative requested by name is returned as it is. `joint` is never worse than the recursion with the
+    recursion's own ties. `coarsenings` are those of the graph; pass them to search it again. Raises PlanError for
+    invalid options, TopologyError for a machine that cannot run the plan, and DoesNotFitError if no plan found fits.
     """
     started = time.perf_counter()
     check_countable(graph, options.division)
@@ -122,7 +122,7 @@ def search_result(
 
 
 def _candidate_of_space(space: Space, options: SearchOptions) -> Candidate:
-    """Return what the named searcher makes of a space; a PlanError where its outcome is no choice of the space."""
+    """Return the named searcher's candidate; raise PlanError if its outcome is no choice of the space."""
     searcher, limits, name = options.searched_by.search, options.limits, options.searcher
     outcome = searcher(space, limits)
     try:
@@ -131,19 +131,19 @@ def _candidate_of_space(space: Space, options: SearchOptions) -> Candidate:
         raise PlanError(f"searcher {name}: {error}") from error
     if outcome.cost >= INFEASIBLE:
         pins = " and ".join(map(str, options.all_pins))
-        raise PinError(f"{pins}: a sum would have to stay in terms that nobody carries on")
+        raise PinError(f"{pins}: a sum would have to stay partial, but no reader can carry its terms")
     return Candidate(name, space, outcome, lambda other: searcher(other, limits))
 
 
 def _rival_candidates(
     first: Candidate, rivals: Mapping[str, SearchOptions], coarsenings: Coarsenings
 ) -> dict[str, Candidate]:
-    """Return the rivals' candidates, each of its own space, of those that may cost less."""
+    """Return the candidates of the rivals that may cost less, each in its own space."""
     candidates, graph = {}, first.space.coarse.graph
     for name, options in tracked("alternatives", [*rivals.items()]):
         try:
             space = space_of(graph, options, coarsenings)
-        except PinError:  # what keeps no pins is no rival
+        except PinError:  # no plan of this rival satisfies the pins
             continue
         space = replace(space, objective=first.space.objective, tables=first.space.tables)
         if options.searched_by.may_cost_less(space, options.limits, first.cost):
@@ -152,7 +152,7 @@ def _rival_candidates(
 
 
 def space_of(graph: Graph, options: SearchOptions, coarsenings: Coarsenings | None = None) -> Space:
-    """Return the space of plans that the options describe; a PinError where it has none that keeps their pins."""
+    """Return the space of plans that the options describe; raise PinError if none satisfies the pins."""
     coarsenings = coarsenings or Coarsenings(graph)
     placements, ties = options.placement_set, ties_of(options, coarsenings)
     partial, ways = placements.allows_partial, options.division
@@ -178,8 +178,8 @@ def space_of(graph: Graph, options: SearchOptions, coarsenings: Coarsenings | No
 def result_with_bound(result: SearchResult, coarsenings: Coarsenings) -> SearchResult:
     """Return a result with a lower bound for its ways, placements and coarse graph, if it has none yet.
 
-    The bound is the joint search's, out of time or not; it does not count on a limit to memory. The bound of an
-    alternative, which is about its own choices only, is replaced.
+    The bound is that of the joint search, whether or not its time runs out; it ignores a memory limit. It replaces the
+    bound of an alternative, which covers only that alternative's choices.
     """
     options, tuning = result.options, result.options.limits.tuning
     sought = not options.searched_by.chooses_from_all or result.record.lower_bound is None
@@ -191,7 +191,7 @@ def result_with_bound(result: SearchResult, coarsenings: Coarsenings) -> SearchR
 
 
 def _predicted_by_name(candidates: Mapping[str, Candidate], winner: str) -> Predicted | None:
-    """Return, under the objective time, every candidate's seconds and where the winner's go."""
+    """Return every candidate's seconds, and where the winner's go, under the objective time; else None."""
     space, choice = candidates[winner].space, candidates[winner].outcome.choice
     if not isinstance(space.objective, Time):
         return None

@@ -1,4 +1,4 @@
-"""The searchers: what each is, in one record, and how to add to them."""
+"""The searchers: a record of each, and how to add one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from planner.search.solver.limits import Limits
 from planner.search.space import Outcome, Space
 
 OBJECTIVES = ("bytes", "time")
-"""What a plan may have little of."""
+"""Quantities to minimize."""
 
 REPLICATING = (PlacementSet.REPLICATED,)
 
@@ -22,11 +22,11 @@ REPLICATING = (PlacementSet.REPLICATED,)
 class Searcher(Struct, frozen=True):
     """A searcher: `search` takes a space of plans and limits, and returns an outcome.
 
-    `placements` are the sets that it searches; asked for less, it searches the smallest that has it. `ties` are the
-    coarsening rules that it is searched with by default, None for those that suit the graph. Where it
-    `chooses_from_all` plans of a space, its bound is about them all and rivals are tried beside it; others choose from
-    some. `rival_under` are the objectives under which it is such a rival, by default, in spaces in which it
-    `may_cost_less` than a cost.
+    `placements` are the sets it searches; for a smaller request it searches the smallest set that contains it. `ties`
+    are its default coarsening rules; None selects rules by the graph. If it `chooses_from_all` plans of a space, its
+    bound covers all of them and rivals are tried besides it; other searchers choose from some plans. `rival_under`
+    lists the objectives under which the searcher is such a rival by default, in spaces in which it `may_cost_less` than
+    a given cost.
     """
 
     name: str
@@ -39,7 +39,10 @@ class Searcher(Struct, frozen=True):
     may_cost_less: Callable[[Space, Limits, int], bool] = lambda space, limits, cost: True
 
     def placements_for(self, wanted: PlacementSet) -> PlacementSet:
-        """Return the set that it searches where one is asked for; a PlanError where it takes none with all of that."""
+        """Return the placements that it searches if these are requested.
+
+        Raises PlanError if none of its sets contains them.
+        """
         for placements in self.placements:
             if wanted.letters <= placements.letters:
                 return placements
@@ -47,15 +50,15 @@ class Searcher(Struct, frozen=True):
         raise PlanError(f"expected a searcher among {able} for placements {wanted}, found {self.name!r}")
 
     def largest_placements_within(self, allowed: PlacementSet) -> PlacementSet | None:
-        """Return the largest set that it searches of those that go no further than one; None if there is none."""
+        """Return the largest of its sets that `allowed` contains; None if there is none."""
         within = [placements for placements in self.placements if placements.letters <= allowed.letters]
         return max(within, key=lambda placements: len(placements.letters), default=None)
 
 
 def register(searcher: Searcher) -> Searcher:
-    """Make a searcher known by its name, to `plan --search` and, where it says so, as a rival.
+    """Register a searcher under its name, for `plan --search` and, if it says so, as a rival.
 
-    Raises a PlanError for what is no searcher and where there is one of that name.
+    Raises PlanError if it is no valid searcher or its name is taken.
     """
     if not isinstance(searcher, Searcher):
         raise PlanError(f"expected a Searcher to register, found {searcher!r}")
@@ -65,7 +68,7 @@ def register(searcher: Searcher) -> Searcher:
         objectives = ", ".join(OBJECTIVES)
         raise PlanError(f"searcher {searcher.name}: expected a tuple of {objectives}, found {searcher.rival_under!r}")
     if searcher.name in SEARCHERS:
-        raise PlanError(f"searcher {searcher.name}: expected a new name, found it among {', '.join(SEARCHERS)}")
+        raise PlanError(f"searcher {searcher.name}: this name is taken; choose one other than {', '.join(SEARCHERS)}")
     SEARCHERS[searcher.name] = searcher
     return searcher
 
@@ -73,7 +76,7 @@ def register(searcher: Searcher) -> Searcher:
 SEARCHERS: dict[str, Searcher] = {
     searcher.name: searcher
     for searcher in (
-        Searcher("recursive", recursive.recursive, "step by step, each exactly", chooses_from_all=True),
+        Searcher("recursive", recursive.recursive, "one step after the other, each exact", chooses_from_all=True),
         Searcher(
             "joint",
             joint.joint,
@@ -81,8 +84,8 @@ SEARCHERS: dict[str, Searcher] = {
             ties=Ties(elementwise=False, gradients=False, updates=False),
             chooses_from_all=True,
         ),
-        Searcher("data-parallel", alternatives.data_parallel, "the batch split", REPLICATING),
-        Searcher("model-parallel", alternatives.model_parallel, "the weights split", REPLICATING),
+        Searcher("data-parallel", alternatives.data_parallel, "splits the batch", REPLICATING),
+        Searcher("model-parallel", alternatives.model_parallel, "splits the weights", REPLICATING),
         Searcher(
             "hybrid",
             alternatives.hybrid,
@@ -95,5 +98,5 @@ SEARCHERS: dict[str, Searcher] = {
 }
 """By name; `register` adds to it."""
 
-NAMED = Searcher("named", alternatives.named, "what --parallel says", REPLICATING)
-"""The searcher of named parallelism; only `--parallel` has it."""
+NAMED = Searcher("named", alternatives.named, "follows --parallel", REPLICATING)
+"""The searcher of named parallelism; only `--parallel` selects it."""

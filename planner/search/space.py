@@ -1,4 +1,4 @@
-"""What searchers take and return: the space of plans, an outcome."""
+"""Input and output of searchers: the space of plans, and an outcome."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ from planner.search.solver.minimise import Solution
 from planner.search.solver.problem import Problem, problem_of_graph
 
 State = tuple[Any, ...]
-"""A layout or a strategy, over all or the first few steps."""
+"""A layout or a strategy, over all steps or the first few."""
 
 
 class Space(Struct, frozen=True):
-    """All plans of one coarse graph, ways and placement set, and what they are to have least of.
+    """All plans of one coarse graph, ways and placement set, and the objective to minimize.
 
-    `tables` remembers costs between searches. `partial_sums` says what may be partial, where anything may. A strategy
-    of the search names the operands whose terms it carries, such as `+{0,1}`; that of a plan is `+`. `parallel` is the
-    named parallelism that is asked for, `restrictions` are what pins leave.
+    `tables` caches costs between searches. `partial_sums` says which results may be partial, if any. A strategy of the
+    search names the operands whose terms it carries, such as `+{0,1}`; a plan writes `+`. `parallel` is the requested
+    named parallelism. `restrictions` are the options that pins allow.
     """
 
     coarse: CoarseGraph
@@ -53,7 +53,7 @@ class Space(Struct, frozen=True):
     restrictions: Restrictions = NO_RESTRICTIONS
 
     def with_pins(self, pinned: Pinned | None) -> Space:
-        """Return the space of those plans that keep pins; a PinError where nothing is left of some variable."""
+        """Return the space of the plans that satisfy the pins; raise PinError if a variable is left without options."""
         if pinned is None:
             return self
         coarse = self.coarse
@@ -61,9 +61,9 @@ class Space(Struct, frozen=True):
         return replace(self, restrictions=kept)
 
     def without_optional_partial_sums(self) -> Space | None:
-        """Return the space in which only what may be partial under any placements is; None if this is it.
+        """Return the space in which results are partial only if that is allowed under any placements.
 
-        None also where pins ask for more.
+        Return None if this space already is, or if pins require more.
         """
         fewer = None if self.partial_sums is None else self.partial_sums.fewer
         if fewer is None:
@@ -72,7 +72,7 @@ class Space(Struct, frozen=True):
         return plain if all(all(plain.options_at_every_step(v)) for v in self.restrictions.of_variable) else None
 
     def feasible_objective(self, cost: int | None = None) -> Objective:
-        """Return the objective under which whatever does not go together costs more than a plan of this cost."""
+        """Return the objective under which every infeasible choice costs more than a plan of cost `cost`."""
         if self.partial_sums is None:
             return self.objective
         return Feasible(self.objective, INFEASIBLE if cost is None else penalty_above_cost(self.coarse, cost))
@@ -82,11 +82,11 @@ class Space(Struct, frozen=True):
         return tuple(product(*self.options_at_every_step(v)))
 
     def options_at_every_step(self, v: int) -> list[tuple[Any, ...]]:
-        """Return what a variable's state may have at every step."""
+        """Return the options of a variable's state at every step: [step]."""
         return [self.options(v, step) for step in range(len(self.ways))]
 
     def options(self, v: int, step: int) -> tuple[Any, ...]:
-        """Return what a variable's state may have at a step."""
+        """Return the options of a variable's state at a step."""
         return self.restrictions.kept(v, step, self._options_without_pins(v, step))
 
     def _options_without_pins(self, v: int, step: int) -> tuple[Any, ...]:
@@ -102,18 +102,18 @@ class Space(Struct, frozen=True):
         return (*choices, *map(choice_carrying_operands, sets))
 
     def domain(self, v: int, states: Sequence[State], steps: int | None = None) -> Domain:
-        """Return a domain of given states of a variable, over the first `steps` steps, in order of preference."""
+        """Return the domain of given states of a variable, over the first `steps` steps, in order of preference."""
         variable, ways = self.coarse.variables[v], self.ways if steps is None else self.ways.prefix(steps)
         if isinstance(variable, TensorVariable):
             return layouts_domain(variable.shape, ways, tuple(states))
         return strategies_domain(variable.signature, ways, tuple(states))
 
     def check_choice(self, outcome: object) -> None:
-        """Raise a PlanError for what is no outcome, or chooses no state of the space for some variable."""
+        """Raise PlanError if this is no Outcome, or chooses no state of the space for some variable."""
         if not isinstance(outcome, Outcome):
             raise PlanError(f"expected an Outcome, found {outcome!r}")
         choice: object = outcome.choice
-        variables, expected = self.coarse.variables, "expected a state of the space for every variable, found"
+        variables, expected = self.coarse.variables, "expected a state of the space for each variable, found"
         if not isinstance(choice, tuple) or len(choice) != len(variables):
             raise PlanError(f"{expected} {len(choice) if isinstance(choice, tuple) else choice!r} for {len(variables)}")
         for v, state in enumerate(choice):
@@ -123,7 +123,7 @@ class Space(Struct, frozen=True):
                 raise PlanError(f"{expected} {state!r} for {variables[v].members[0]}")
 
     def cost(self, choice: Sequence[State]) -> int:
-        """Return the cost of one state per variable, in the objective's unit; INFEASIBLE or more if it is no plan."""
+        """Return the cost of one state per variable, in the objective's unit; at least INFEASIBLE if it is no plan."""
         return self.problem([(state,) for state in choice]).constant
 
     def problem(self, candidates: Sequence[Sequence[State]]) -> Problem:
@@ -135,12 +135,12 @@ class Space(Struct, frozen=True):
         return problem_of_graph(self.coarse, domains, self.tables, self.feasible_objective(cost))
 
     def layouts(self, choice: Sequence[State]) -> dict[str, Layout]:
-        """Return every tensor's layout."""
+        """Return every tensor's layout, by name."""
         of = self.coarse.variable_of
         return {name: choice[of["tensor", name]] for name in self.coarse.graph.tensors}
 
     def strategies(self, choice: Sequence[State]) -> dict[str, Strategy]:
-        """Return every node's strategy."""
+        """Return every node's strategy, by name."""
         of = self.coarse.variable_of
         plain = [
             tuple(TERMS if operands_carried_by_choice(option) else option for option in map(str, state))
@@ -150,9 +150,9 @@ class Space(Struct, frozen=True):
 
 
 class Outcome(Struct, frozen=True):
-    """What a searcher found: a state per variable, its cost in the objective's unit, and details for people.
+    """A searcher's outcome: a state per variable, its cost in the objective's unit, and details for the report.
 
-    `lower_bound` is a cost below which no plan of the searched space lies, where the searcher knows one.
+    `lower_bound` is a lower bound on the cost of every plan of the searched space, if the searcher knows one.
     """
 
     choice: tuple[State, ...]
@@ -162,14 +162,14 @@ class Outcome(Struct, frozen=True):
 
     @classmethod
     def of_solution(cls, domains: Sequence[Domain], solution: Solution) -> Outcome:
-        """Return what a solution in numbers of states says; costs are not negative, so that 0 is always a bound."""
+        """Return the outcome of a solution in numbers of states; costs are not negative, so 0 is always a bound."""
         choice = tuple(domain.states[state] for domain, state in zip(domains, solution.states, strict=True))
         details = {"width": solution.order.width, "largest_table_bytes": solution.order.largest_bytes}
         return cls(choice, solution.value, max(0, solution.bound), details)
 
 
 class Candidate(Struct, frozen=True):
-    """What a searcher's outcome is in its space; `search` is the same search of another space of the coarse graph."""
+    """A searcher's outcome with its space; `search` repeats the search in another space of the coarse graph."""
 
     searcher: str
     space: Space
@@ -178,7 +178,7 @@ class Candidate(Struct, frozen=True):
 
     @property
     def cost(self) -> int:
-        """The plan's cost in the objective's unit, as its searcher says."""
+        """Cost of the plan in the objective's unit, as returned by the searcher."""
         return self.outcome.cost
 
     @property
@@ -187,7 +187,7 @@ class Candidate(Struct, frozen=True):
         return self.outcome.lower_bound == self.cost
 
     def bytes_moved(self) -> int:
-        """Bytes that the plan moves in one iteration."""
+        """Return the bytes that the plan moves in one iteration."""
         return (
             self.cost
             if self.space.objective is BYTES

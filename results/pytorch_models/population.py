@@ -75,7 +75,7 @@ def _without_places(reason: str) -> str:
 PLACES = {
     r" \(\d+ times, first at [^)]*\)": "",
     r"\S+\.py:\d+: ": "",
-    r"(data decide what Python does) \(.*\):": r"\1:",
+    r"(control flow depends on data|data decide what Python does) \(.*\):": r"\1:",
     r"\b(?!item)\w+\(\)": "f()",
     r"shape \([\d, ]+\)( in this batch), \([\d, ]+\)": r"one shape\1, another",
 }

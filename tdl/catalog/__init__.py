@@ -1,4 +1,4 @@
-"""The catalog: every operator's description, by name (core ATen's where it has one)."""
+"""The catalog: the description of each operator, by name. Operators of core ATen have their ATen names."""
 
 from __future__ import annotations
 
@@ -37,16 +37,16 @@ _operators = {
 _operators |= {**pointwise.OPERATORS, **loss.OPERATORS}
 
 BUILT_IN = tuple(_operators)
-"""Names of the catalog's own operators."""
+"""The names of the operators that the catalog contains by default."""
 
 catalog: Mapping[str, Operator] = MappingProxyType(_operators)
 
 
 def register(operator: Operator) -> Operator:
-    """Add an operator of one's own to the catalog and return it; TDLError if there is one of that name."""
+    """Add a user-defined operator to the catalog and return it. Raises TDLError if the name is taken."""
     if not isinstance(operator, Operator):
         shown = getattr(operator, "__name__", repr(operator))
-        raise TDLError(f"{shown}: only an operator is registered; put @tdl.op between @tdl.register and the function")
+        raise TDLError(f"{shown}: only operators can be registered; put @tdl.op between @tdl.register and the function")
     if operator.name in _operators:
         raise TDLError(
             f"{operator.name}: name clash: the catalog has an operator of this name, "

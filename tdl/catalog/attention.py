@@ -1,11 +1,13 @@
-"""Scaled dot product attention whose matrix is never stored, as FlashAttention's (Dao, 2023).
+"""Scaled dot-product attention that never stores its score matrix, as in FlashAttention-2 (Dao, 2023).
 
-Queries are [b, h, q, c], keys [b, g, k, c] and values [b, g, k, e], where h = (g, r): r heads of queries share a
-head of keys and values. The result is [b, h, q, e], and beside it the logarithm of every query's sum of exponentials,
-[b, h, q], of which the backward operators make the matrix again. They are several, so that queries and keys split
-alike; `inner` is the sum of gradient times result of every query, less the gradient of the logarithm where that is
-read. `biased_attention` adds a bias to the scores, which has dimensions `dims` of [b, h, q, k]; minus infinity hides a
-key. Of a query that all keys are hidden from the result is zero, and the logarithm is given as zero.
+Queries are [b, h, q, c], keys [b, g, k, c] and values [b, g, k, e], where h = (g, r): r query heads share a head of
+keys and values. The results are the output [b, h, q, e] and the logarithm of each query's sum of exponentials [b, h,
+q]. The backward operators recompute the scores from it. There are several backward operators, so that queries and keys
+can be split in the same way. `inner` is each query's sum of gradient times result, minus the gradient of the logarithm
+if the logarithm is read.
+
+`biased_attention` adds a bias to the scores; the bias has the dimensions `dims` of [b, h, q, k], and minus infinity
+hides a key. If all keys are hidden from a query, both its result and its logarithm are zero.
 """
 
 from __future__ import annotations
@@ -21,12 +23,12 @@ Dims = tuple[int, ...]
 Matrix = Callable[[Expr, Expr, Expr], Expr]
 
 AXES = (("b",), ("g", "r"), ("q",), ("k",))
-"""The index variables of each dimension of the matrix of scores."""
+"""The index variables of each dimension of the score matrix."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """What scores are made of: the first operands, and the attributes."""
+    """The operands and attributes that define the scores."""
 
     query: Operand
     key: Operand
@@ -36,7 +38,7 @@ class Scores:
     dims: Dims
 
     def exponentials(self, b: Expr, g: Expr, minus: Callable[[Expr, Expr], Expr] | None = None) -> Matrix:
-        """Return the exponential of a score as a function of r, q and k, less what a query has to subtract."""
+        """Return exp(score - minus) as a function of r, q and k; without `minus`, exp(score)."""
 
         def element(r: Expr, q: Expr, k: Expr) -> Expr:
             score = Sum(lambda c: self.query[b, (g, r), q, c] * self.key[b, g, k, c]) * self.scale
@@ -48,12 +50,12 @@ class Scores:
         return shared(element)
 
     def shown(self, q: Expr, k: Expr, value: Expr) -> Expr:
-        """Return a value where the query attends to the key, else 0."""
+        """Return the value if the query attends to the key, otherwise 0."""
         return where(k <= q, value, 0) if self.causal else value
 
 
 def shared(element: Matrix) -> Matrix:
-    """Write an element down once, whatever reads it, so that its operations count once."""
+    """Return a function that builds the element's expression once and then reuses it, so its operations count once."""
     written: list[Expr] = []
 
     def once(r: Expr, q: Expr, k: Expr) -> Expr:
@@ -79,7 +81,7 @@ def _attention(scores: Scores, value: Operand) -> Body:
 
 @dataclass(frozen=True, slots=True)
 class Gradient:
-    """What both backward operators read beside the scores: gradient, values, logarithms of sums, inner products."""
+    """The other operands of the backward operators: gradient, values, logarithms of sums, inner products."""
 
     scores: Scores
     grad: Operand
@@ -88,7 +90,7 @@ class Gradient:
     inner: Operand
 
     def matrices(self, b: Expr, g: Expr) -> tuple[Matrix, Matrix]:
-        """Return the probabilities, and the gradient of the scores, as functions of r, q and k."""
+        """Return the probabilities and the gradient of the scores, as functions of r, q and k."""
         probability = self.scores.exponentials(b, g, lambda r, q: self.total[b, (g, r), q])
 
         def slope(r: Expr, q: Expr, k: Expr) -> Expr:

@@ -1,4 +1,4 @@
-"""Convolutions and pooling over images: NCHW activations, OIHW weights, (height, width) pairs as attributes."""
+"""Convolution and pooling of images: NCHW activations, OIHW weights, and (height, width) pairs as attributes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Pair = tuple[int, int]
 
 
 class _Window:
-    """Where a window's elements lie: forward, the input read at an offset; backward, the window that read it."""
+    """The index arithmetic of a window: the input element at an offset, or the window that read an element."""
 
     def __init__(self, stride: Pair, padding: Pair, dilation: Pair = (1, 1)) -> None:
         (self.sy, self.sx), (self.py, self.px), (self.ty, self.tx) = stride, padding, dilation

@@ -1,4 +1,4 @@
-"""Elementwise operators: each output element from the operands' elements at the same coordinates."""
+"""Element-wise operators: each output element depends on the operands' elements at the same coordinates."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ Dims = tuple[int, ...] | None
 
 
 def pointwise(function: Callable[..., Any]) -> Operator:
-    """Describe an operator by its function of elements; an operand of rank 0 is broadcast."""
+    """Return the operator that applies a function to elements. Operands of rank 0 are broadcast."""
     return op(category="elementwise")(of_elements(function))
 
 
 def of_elements(function: Callable[..., Any]) -> Callable[..., Body]:
-    """Return the description of what a function makes of elements."""
+    """Return the description that applies a function to elements."""
 
     @wraps(function)
     def description(*operands: Operand, **attributes: Any) -> Body:
@@ -30,7 +30,7 @@ def of_elements(function: Callable[..., Any]) -> Callable[..., Body]:
 
 
 def of_broadcast_elements(function: Callable[..., Any]) -> Callable[..., Lambda]:
-    """Return the description where the last two operands, a and b, are broadcast as `spread` says; no others are."""
+    """Return a description that broadcasts the last two operands, a and b, as `spread` says, and no others."""
 
     def description(*operands: Operand, dims: Dims = None, a_dims: Dims = None) -> Lambda:
         *full, a, b = operands
@@ -41,12 +41,15 @@ def of_broadcast_elements(function: Callable[..., Any]) -> Callable[..., Lambda]
 
 
 def spread(i: tuple[Expr, ...], dims: Dims) -> tuple[Expr, ...]:
-    """Return where an operand is read whose dimension j is dimension dims[j] of the result; without dims, of all."""
+    """Return the coordinates at which to read an operand whose dimension j is the result's dimension dims[j].
+
+    If `dims` is None, the operand has all dimensions of the result.
+    """
     return i if dims is None else tuple(i[dim] for dim in dims)
 
 
 def broadcast_rank(a_rank: int, b_rank: int, dims: Dims, a_dims: Dims) -> int:
-    """Return the rank of the result of two operands, of which at least one has each of its dimensions."""
+    """Return the rank of the result of two broadcast operands. Raises TDLError if a dimension belongs to neither."""
     if a_dims is None or dims is None:
         return a_rank if a_dims is None else b_rank
     rank = 1 + max((*a_dims, *dims), default=-1)
@@ -107,6 +110,6 @@ def adagrad(w: Expr, grad: Expr, total: Expr, *, lr: float, eps: float) -> tuple
 
 
 def total(*terms: Expr) -> Expr:
-    """Sum of any number of terms, as a balanced tree."""
+    """Return the sum of any number of terms, as a balanced tree."""
     half = len(terms) // 2
     return total(*terms[:half]) + total(*terms[half:]) if half else terms[0]

@@ -1,9 +1,10 @@
-"""Operators of language models: rotary positions, and experts that take a limited number of tokens.
+"""Operators of language models: rotary positions, and mixture of experts with limited capacity.
 
-Every sample b chooses for each of its tokens s the experts of k ranks. `expert_slots` numbers the places of all experts
-e, e * capacity + c: a choice gets the next that is free in its expert, in the order of (s, k), or -1 where none is.
-`dispatch` puts tokens into places, `collect` fetches them back (zeros from none); each is the other's gradient. A
-sample's places depend on no other sample, so that experts on other workers take an exchange of all with all.
+For each token s of sample b, k experts are chosen. The slots of all experts e are numbered e * capacity + c.
+`expert_slots` gives each choice the next free slot of its expert, in the order of (s, k), or -1 if none is free.
+`dispatch` copies tokens into slots, and `collect` copies them back (zeros for a token without a slot); each is the
+gradient of the other. A sample's slots depend on no other sample, so experts on other workers need only an all-to-all
+exchange.
 """
 
 from __future__ import annotations
@@ -15,7 +16,10 @@ from tdl.operator import op
 
 @op
 def rotary(x: Operand, cos: Operand, sin: Operand, *, half: int, inverse: bool = False) -> Body:
-    """Turn the pairs (j, j + half) of x [b, h, s, 2 half] by angles with cosines and sines [s, 2 half], or back."""
+    """Rotate the pairs (j, j + half) of x [b, h, s, 2 half] by angles, given as cos and sin [s, 2 half].
+
+    `inverse` rotates in the opposite direction.
+    """
 
     def element(b: Expr, h: Expr, s: Expr, j: Expr) -> Expr:
         def partner(distance: int) -> Expr:

@@ -1,9 +1,9 @@
-"""Losses: sums over all elements over `count`, of classes by their labels, or of a table's function of (x, target).
+"""Losses: sums over all elements divided by `count`, of a function of (x, target), or of classes with labels.
 
-A row `name: f` makes `name(x, target, *, count)`, a scalar, and the gradients of both by
-`name_backward(grad, x, target, *, count)`, from the derivative of f. Classes lie along dimension `dim` of x, labels
-have its other dimensions. Of softmax cross entropy, `maximum` is `amax(dims=(dim,))` of the logits x, `total` is
-`sum_exp`; the gradient is the total derivative through both.
+A row `name: f` of `LOSSES` defines `name(x, target, *, count)`, a scalar, and its gradients `name_backward(grad, x,
+target, *, count)`, from the derivative of f. The classes lie along dimension `dim` of x; labels have the other
+dimensions of x. In softmax cross entropy, `maximum` is `amax(dims=(dim,))` of the logits x and `total` is `sum_exp`;
+the gradient is the total derivative through both.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ Function = Callable[[Expr, Expr], Expr]
 
 
 LEAST_LOG, LEAST_VARIANCE = -100.0, 1e-12
-"""What binary cross entropy takes for less: a logarithm, and p (1 - p) that its gradient is divided by."""
+"""Lower bounds of binary cross entropy: of a logarithm, and of p (1 - p), which the gradient is divided by."""
 
 
 def bounded_log(x: Expr) -> Expr:
-    """Logarithm, or LEAST_LOG where it is less."""
+    """Return the logarithm, but at least LEAST_LOG."""
     return maximum(log(x), LEAST_LOG)
 
 
 def smooth(distance: Expr) -> Expr:
-    """Half the square up to distance 1, from there on a straight line."""
+    """Return half the square up to distance 1, and a straight line beyond (smooth L1)."""
     return where(absolute(distance) < 1, 0.5 * (distance * distance), absolute(distance) - 0.5)
 
 
@@ -49,11 +49,11 @@ SLOPES: Mapping[str, Callable[[Expr, Expr, Expr], tuple[Expr, Expr]]] = {
     ),
     "smooth_l1_loss": lambda grad, x, t: (grad * bounded(x - t), grad * bounded(t - x)),
 }  # fmt: skip
-"""Gradients of x and target as PyTorch bounds them, or with less to compute."""
+"""Gradients of x and target with PyTorch's bounds, or with fewer operations than the derived ones."""
 
 
 def bounded(distance: Expr) -> Expr:
-    """Distance, or 1 where it is more."""
+    """Return the distance clamped to [-1, 1]."""
     return minimum(maximum(distance, -1), 1)
 
 
@@ -87,7 +87,7 @@ OPERATORS: Mapping[str, Operator] = _operators()
 
 
 def _names(rank: int, dim: int) -> list[str]:
-    """Name coordinates, that of the classes c."""
+    """Return the names of the coordinates; the class coordinate is called c."""
     at, others = along(rank, dim)
     return [*others[:at], "c", *others[at:]]
 

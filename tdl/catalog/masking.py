@@ -1,4 +1,4 @@
-"""Selection by a mask or by position, and random masks keyed by the global index: the same in every split."""
+"""Selection by a mask or by position, and random masks keyed by the global index, which are equal in every split."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ DRAWS = 1 << RANDOM_BITS
 
 @op(category="elementwise")
 def where(mask: Operand, a: Operand, b: Operand, *, dims: Dims = None) -> Lambda:
-    """Take a where the mask is true, else b; either may be a scalar."""
+    """Select a where the mask is true, otherwise b. Either may be a scalar."""
     rank = max(a.rank, b.rank, mask.rank if dims is None else 0)
     return tensor(lambda *i: select(mask[spread(i, dims)] != 0, *(x[i if x.rank else ()] for x in (a, b))), rank=rank)
 
@@ -43,7 +43,7 @@ def triu(x: Operand, *, diagonal: int = 0) -> Body:
 
 @op(category="elementwise", random_keys=("seed", "row"), only_in_training=True)
 def dropout(x: Operand, step: Operand, *, p: float, seed: int = 0, row: int = 0) -> Body:
-    """Drop with probability p; `row` is the number of the first row in the batch that x is of."""
+    """Drop each element with probability p. `row` is the position of x's first row in the whole batch."""
     kept = math.ceil(p * DRAWS)
 
     def element(*i: Expr) -> Expr:

@@ -39,7 +39,10 @@ def einsum(*operands: Operand, equation: str) -> Lambda:
 
 
 def _letters(equation: str, ranks: list[int]) -> tuple[list[str], str]:
-    """Return the letters of each operand and of the output; TDLError unless the equation fits the operands."""
+    """Return the letters of each operand and of the output.
+
+    Raises TDLError if the equation does not fit the operands.
+    """
     left, arrow, output = equation.replace(" ", "").partition("->")
     inputs = left.split(",")
     every = [*inputs, output]

@@ -1,8 +1,9 @@
 """Normalization, with the statistics as operands.
 
-`batch_norm` is for NCHW images; their mean is `mean(dims=(0, 2, 3))`. `normalize` is layer, group and instance norm:
-mean and variance (`mean`, `var`) have the dimensions `statistics` of x, weight and bias the dimensions `weights`.
-`rms_norm` is over the last dimension, of which the weight is, with the mean of squares of every row (`mean_square`).
+`batch_norm` is for NCHW images; their mean is `mean(dims=(0, 2, 3))`. `normalize` covers layer, group and instance
+norm: mean and variance (`mean`, `var`) have the dimensions `statistics` of x, and weight and bias have the dimensions
+`weights`. `rms_norm` normalizes over the last dimension, which the weight also has; `mean_square` gives each row's mean
+of squares.
 """
 
 from __future__ import annotations
@@ -161,7 +162,7 @@ def rms_norm_backward(
 
 
 def _sums(rank: int, kept: Dims, *elements: Callable[..., Expr]) -> Lambda:
-    """Sum functions of all coordinates over those that are not kept (r0, r1, ...)."""
+    """Return the sums of functions of all coordinates over the dimensions not in `kept` (variables r0, r1, ...)."""
     order = [*kept, *(dim for dim in range(rank) if dim not in kept)]
 
     def outputs(*i: Expr) -> tuple[Expr, ...]:

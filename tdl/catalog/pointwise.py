@@ -1,9 +1,10 @@
-"""Element-wise functions from tables: one row per operator, its function of elements.
+"""Element-wise operators from tables: one row per operator, with its function of elements.
 
-A row `name: f` makes the operators `name(x)` and `name_backward(grad, x)`, the derivative of f times grad. A binary row
-makes `name(a, b, *, dims, a_dims)` and `name_backward(grad, a, b, *, dims, a_dims)`, the gradients of a and b, both in
-the shape of the result. Dimension j of b is dimension dims[j] of it, and of a a_dims[j]. A scalar row has the second
-operand as `value`. Functions without such a slope (LEVEL, FLAT, PASSING) have no operator for it.
+A unary row `name: f` defines the operators `name(x)` and `name_backward(grad, x)`, the derivative of f times grad. A
+binary row defines `name(a, b, *, dims, a_dims)` and `name_backward(grad, a, b, *, dims, a_dims)`, which returns the
+gradients of a and b, both in the shape of the result. Dimension j of b is dimension dims[j] of the result, and
+dimension j of a is dimension a_dims[j]. A scalar row takes its second operand as the attribute `value`. Functions in
+LEVEL, FLAT and PASSING have no backward operator.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from tdl.operator import Operator
 Function = Callable[..., Any]
 
 SIXTH = 11184811 / 2**26
-"""1/6 in single precision, which PyTorch multiplies by in double precision as well."""
+"""1/6 in single precision. PyTorch multiplies by it in double precision too."""
 
 ROOT_HALF = math.sqrt(0.5)
 TANH_SCALE, TANH_CUBE = math.sqrt(2 / math.pi), 0.044715
@@ -45,7 +46,7 @@ def clamp(x: Expr, *, min: float = -math.inf, max: float = math.inf) -> Expr:
 
 
 def hard(x: Expr) -> Expr:
-    """Approximate the sigmoid by straight lines."""
+    """Return a piecewise linear approximation of the sigmoid."""
     return fn.minimum(fn.maximum(x + 3, 0), 6) / 6
 
 
@@ -105,7 +106,7 @@ BINARY: Mapping[str, Function] = {
 
 
 def _of_number(function: Function) -> Function:
-    """Return a function of two elements as one of an element and the attribute `value`."""
+    """Return a function of two elements as a function of one element and the attribute `value`."""
     return lambda a, *, value: function(a, value)
 
 
@@ -117,13 +118,13 @@ SCALAR: Mapping[str, Function] = {
 }
 
 LEVEL = ("ceil", "floor", "round", "sign", "trunc")
-"""Functions whose slope is zero wherever there is one."""
+"""Functions whose derivative is zero wherever it exists."""
 
 FLAT = (*COMPARISONS, *(f"{name}_scalar" for name in COMPARISONS), "isinf", "isnan", "stop_gradient")
-"""Functions through which no gradient flows."""
+"""Functions that pass no gradient."""
 
 PASSING = ("clone", "add_scalar", "fmod_scalar", "remainder_scalar", "rsub_scalar")
-"""Functions whose slope is one, or minus one."""
+"""Functions whose derivative is 1 or -1."""
 
 SLOPES: Mapping[str, Function] = {
     "clamp": lambda grad, x, *, min=-math.inf, max=math.inf: fn.where((x >= min) & (x <= max), grad, 0),
@@ -132,7 +133,7 @@ SLOPES: Mapping[str, Function] = {
     "hardtanh": lambda grad, x, *, min=-1.0, max=1.0: fn.where((x <= min) | (x >= max), 0, grad),
     "softsign": lambda grad, x: grad / fn.power(1 + fn.absolute(x), 2),
 }
-"""Gradients at bounds where PyTorch has others than those of the maximum and the minimum, which are half."""
+"""Gradients whose values at bounds differ in PyTorch from those of maximum and minimum, which are half."""
 
 MASKS: Mapping[str, Function] = {
     "logical_and": lambda a, b: a & b,
@@ -148,7 +149,7 @@ BITS: Mapping[str, Function] = {
 
 
 def _unary(name: str, function: Function, operands: tuple[str, ...] = ()) -> Operator:
-    """Return the operator of a function of elements, its operands named if they are not as in the function."""
+    """Return the operator of an element-wise function. `operands` replaces the function's parameter names."""
     described = pointwise(function)
     return replace(described, name=name, operands=operands[: len(described.operands)] or described.operands)
 
@@ -159,7 +160,7 @@ def _binary(name: str, function: Function) -> Operator:
 
 
 def _backward(forward: Operator, describe: Callable[[Function], Function], function: Function) -> Operator:
-    """Return the operator of grad and an operator's operands that is the gradient of these."""
+    """Return the backward operator: from grad and the forward operands to the gradients of these operands."""
 
     def derived(grad: Expr, *elements: Expr, **attributes: Any) -> Any:
         each = gradients(function(*elements, **attributes), grad, elements)
@@ -171,7 +172,7 @@ def _backward(forward: Operator, describe: Callable[[Function], Function], funct
 
 
 def _operators() -> Iterator[Operator]:
-    """Make the operators of every row, and those of the gradients."""
+    """Yield the operators of all rows, and their backward operators."""
     for rows, make, describe in (
         ({**UNARY, **SCALAR}, _unary, of_elements),
         (BINARY, _binary, of_broadcast_elements),

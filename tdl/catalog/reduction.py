@@ -1,4 +1,4 @@
-"""Reductions along dimensions, and their gradient."""
+"""Reductions along dimensions, and their gradients."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ Read = Callable[..., Expr]
 
 
 def _along(x: Operand, dims: Dims, element: Callable[[Read, tuple[Expr, ...]], Expr]) -> Lambda:
-    """Reduce dimensions `dims` (variables r0, r1, ...), keep the others in order (i0, i1, ...)."""
+    """Return a reduction over dimensions `dims` (variables r0, r1, ...) that keeps the others in order (i0, i1, ...).
+
+    Raises TDLError if `dims` are not distinct dimensions of the operand.
+    """
     if len(set(dims)) != len(dims) or not set(dims) <= set(range(x.rank)):
         raise TDLError(f"dims {tuple(dims)} are not distinct dimensions of '{x.name}', which has {x.rank}")
 
@@ -41,14 +44,17 @@ def mean(x: Operand, *, dims: Dims, count: float) -> Lambda:
 
 @op(category="reduction")
 def amax(x: Operand, *, dims: Dims, chosen: bool = False) -> Lambda:
-    """Find the greatest; `chosen` says of its gradient that elsewhere it is zero and not multiplied by that."""
+    """Return the maximum.
+
+    `chosen` only affects the gradient: it selects where the maximum is, instead of multiplying.
+    """
     del chosen
     return _along(x, dims, lambda read, i: Max(read, rank=len(dims)))
 
 
 @op(category="reduction")
 def amin(x: Operand, *, dims: Dims, chosen: bool = False) -> Lambda:
-    """Find the least, as `amax` the greatest."""
+    """Return the minimum. `chosen` is as for `amax`."""
     del chosen
     return _along(x, dims, lambda read, i: Min(read, rank=len(dims)))
 

@@ -1,7 +1,7 @@
-"""Selection by a tensor's value: an index that a tensor holds is compared to an index variable that is summed over.
+"""Selection by value: an index held in a tensor is compared with an index variable that is summed over.
 
-So `embedding` is a sum over the vocabulary, of which every worker may take a part. Variables that no operand gives an
-extent to (v of a gradient) have theirs in the attribute `extents`.
+For example, `embedding` is a sum over the vocabulary, so each worker can take a part of it. If no operand determines
+the extent of a variable (v of a gradient), it is given in the attribute `extents`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tdl.language import Body, Lambda, Min, OpaqueFunction, Operand, Placed, Sum
 from tdl.operator import op
 
 NOWHERE = 2**31 - 1
-"""The index found where no element is the one looked for."""
+"""The index returned if no element has the value."""
 
 
 @op
@@ -72,15 +72,15 @@ def one_hot(indices: Operand, *, depth: int, dtype: str = "int32") -> Lambda:
 
 @op
 def sort(x: Operand, *, dim: int, descending: bool = False) -> Body:
-    """Put values in order along a dimension, equal ones as they were; and where they were."""
+    """Sort values along a dimension, stably. Return the values and their original positions."""
     return lambda *i: _ordered(x, i, dim, descending, None)
 
 
 @op
 def topk(x: Operand, *, k: int, dim: int, largest: bool = True, nan_first: bool = False) -> Lambda:
-    """Find the k greatest (or least) values along a dimension, in order, and where they were.
+    """Return the k largest (or smallest) values along a dimension, in order, and their positions.
 
-    What is no number is the greatest; with `nan_first` it comes first in any case.
+    NaN counts as the largest value; with `nan_first` it comes first in any case.
     """
 
     def element(*i: Expr, place: Any = k) -> tuple[Placed, ...]:
@@ -90,10 +90,13 @@ def topk(x: Operand, *, k: int, dim: int, largest: bool = True, nan_first: bool 
     return tensor(element, rank=x.rank - 1)
 
 
-def _ordered(  # noqa: PLR0917 -- what elements, in what order
+def _ordered(  # noqa: PLR0917 -- the elements and their order
     x: Operand, i: tuple[Expr, ...], dim: int, descending: bool, k: int | None, nan_first: bool = False
 ) -> tuple[Expr, Expr]:
-    """Value and place of the element that comes at i[dim] in a dimension in order; k says how many come at all."""
+    """Return the value and position of element i[dim] of a dimension in order.
+
+    `k` limits how many elements are kept.
+    """
 
     def order(row: Array) -> Array:
         is_none = np.isnan(row)

@@ -16,10 +16,10 @@ Dims = tuple[int, ...]
 Grouping = tuple[tuple[str, ...], ...]
 
 MOST_PARTS = 1 << 12
-"""Into how many tensors one operator takes one apart: each has an expression."""
+"""The maximum number of tensors that one operator splits a tensor into. Each has its own expression."""
 
 ANYWHERE = 1 << 40
-"""How far a scattered index may reach past its tensor: the result is as large as its extent says."""
+"""How far a scattered index may reach outside its tensor. The attribute `extents` gives the size of the result."""
 
 
 @op
@@ -82,7 +82,7 @@ def select_backward(grad: Operand, *, dim: int, index: int) -> Lambda:
 
 @op
 def slice_(x: Operand, *, dim: int, start: int = 0, skip: int = 0, step: int = 1) -> Body:
-    """Leave out `start` elements before and `skip` elements after."""
+    """Drop `start` elements at the beginning and `skip` elements at the end, and take each `step`-th of the rest."""
     return lambda *i: x[*i[:dim], pad(i[dim] * step + start, 0, -skip), *i[dim + 1 :]]
 
 
@@ -128,7 +128,7 @@ def diagonal_backward(grad: Operand, *, dim1: int = 0, dim2: int = 1) -> Lambda:
 
 
 def _choose_between(i: Expr, starts: list[int], elements: Sequence[Expr]) -> Expr:
-    """Element number k where starts[k] <= i < starts[k + 1], as a balanced tree of selections."""
+    """Return element k where starts[k] <= i < starts[k + 1], as a balanced tree of selections."""
     half = len(elements) // 2
     if not half:
         return elements[0]
@@ -137,7 +137,7 @@ def _choose_between(i: Expr, starts: list[int], elements: Sequence[Expr]) -> Exp
 
 
 def _choose(s: Expr, first: int, elements: list[Expr]) -> Expr:
-    """Element number s - first, as a balanced tree of selections."""
+    """Return element s - first, as a balanced tree of selections."""
     half = len(elements) // 2
     if not half:
         return elements[0]

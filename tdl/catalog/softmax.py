@@ -1,4 +1,4 @@
-"""Softmax along one dimension in parts, so that each splits along every dimension.
+"""Softmax along one dimension as several operators, so that each can be split along every dimension.
 
 `maximum` is `amax(dims=(dim,))` of x, `total` is `sum_exp`; gradients are total derivatives through both. `inner` is
 `softmax_backward_sum` for softmax, and `sum(dims=(dim,))` of the gradient for log-softmax.
@@ -12,13 +12,13 @@ from tdl.operator import op
 
 
 def rows(i: tuple[Expr, ...], dim: int) -> tuple[Expr, ...]:
-    """Coordinates without that of dimension `dim`."""
+    """Return the coordinates without that of dimension `dim`."""
     dim %= len(i)
     return i[:dim] + i[dim + 1 :]
 
 
 def along(rank: int, dim: int) -> tuple[int, list[str]]:
-    """Return the dimension's number, and the names of the others: b, b1, b2, ..."""
+    """Return the dimension's non-negative number, and names for the other dimensions: b, b1, b2, ..."""
     return dim % rank, ["b", *(f"b{number}" for number in range(1, rank))][: rank - 1]
 
 

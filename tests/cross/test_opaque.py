@@ -123,9 +123,9 @@ def test_what_makes_no_sense_is_refused(attributes, said, model):
 
 
 def test_attributes_that_all_have_cannot_be_given():
-    with pytest.raises(tdl.TDLError, match="every opaque operator has these attributes"):
+    with pytest.raises(tdl.TDLError, match="every opaque operator already has these attributes"):
         tdl.opaque("mine", "shapes")
-    with pytest.raises(tdl.TDLError, match="category is one of"):
+    with pytest.raises(tdl.TDLError, match="category must be one of"):
         tdl.opaque("mine", category="magic")
 
 

@@ -68,7 +68,7 @@ def test_the_largest_batch_is_that_of_ways_with_the_pinned_degrees():
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("--pin", "tp=4", "--pin", "tp=2"), "pin 'tp=4' and pin 'tp=2' collide: expected one of them"),
+        (("--pin", "tp=4", "--pin", "tp=2"), "pin 'tp=4' and pin 'tp=2' conflict; give only one"),
         (("--pin", "sp=maybe"), "pin 'sp=maybe': expected sp=on or sp=off"),
         (("--pin", "sp=on", "--pin", "sp=off"), "pin 'sp=on' and pin 'sp=off' collide: expected one of them"),
         (("--pin", "cp=5"), "pin 'cp=5': no way to divide transformer-4-64 over 8 devices"),

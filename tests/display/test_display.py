@@ -20,11 +20,11 @@ PLAN = planner.plan(GRAPH, workers=4)
 SHOWN = {
     "graph": (GRAPH, "graph of mlp-2-16"),
     "plan": (PLAN, f"{PLAN.total_bytes:,}"),
-    "explanation": (planner.explain(PLAN), "costliest operators"),
+    "explanation": (planner.explain(PLAN), "most expensive operators"),
     "difference": (planner.diff(PLAN, planner.plan(GRAPH, workers=4, placements="S")), "two plans of one graph"),
     "report": (simulator.simulate(PLAN, "uniform-8"), "seconds per step"),
     "search": (PLAN.search, "recursive, placements S,R"),
-    "search of a plan made by hand": (SearchRecord(), "made by hand"),
+    "search of a plan made by hand": (SearchRecord(), "written by hand"),
     "program": (planner.lower(PLAN), "arena bytes"),
     "optimizer": (planner.Optimizer("adam"), "beta1"),
     "machine": (load_topology("p2.8xlarge"), "machine p2.8xlarge"),
@@ -107,7 +107,7 @@ def test_a_notebook_shows_an_object_once(monkeypatch):
 
 
 def test_planning_from_python():
-    with pytest.raises(planner.PlanError, match="seed from 0, found -1"):
+    with pytest.raises(planner.PlanError, match="seed of at least 0, found -1"):
         planner.plan(GRAPH, workers=2, seed=-1)
     with pytest.raises(planner.PlanError, match="fits in 1024 bytes"):
         planner.plan(GRAPH, workers=2, memory="1KiB")
@@ -134,18 +134,18 @@ WRONG = {
     "no outcome": (lambda outcome: None, "expected an Outcome, found None"),
     "too few states": (
         lambda outcome: changed(outcome, choice=outcome.choice[1:]),
-        r"for every variable, found \d+ for \d+",
+        r"for each variable, found \d+ for \d+",
     ),
     "no state": (lambda outcome: changed(outcome, choice=(("b",), *outcome.choice[1:])), r"found \('b',\) for"),
-    "no states": (lambda outcome: changed(outcome, choice=None), "for every variable, found None"),
+    "no states": (lambda outcome: changed(outcome, choice=None), "for each variable, found None"),
     "states of no steps": (lambda outcome: changed(outcome, choice=(3, *outcome.choice[1:])), "found 3 for"),
     "other cost": (
         lambda outcome: changed(outcome, cost=outcome.cost - 1),
-        r"expected a cost of \d+, which .* found \d+",
+        r"its choice costs \d+, but it returned \d+",
     ),
     "no bound": (
         lambda outcome: changed(outcome, lower_bound=outcome.cost + 1),
-        r"expected a lower bound of at most \d+",
+        r"its lower bound \d+ exceeds the cost \d+",
     ),
 }
 

@@ -129,7 +129,7 @@ def test_clipping_is_of_all_gradients(alone):
         ),
         ({"momentum": 0.5}, r"0\.weight: planned with sgd .* found sgd_momentum "),
         ({"clip_norm": 0.5}, r"0\.weight: planned .*'clip_norm': None,.* found .*'clip_norm': 0\.5"),
-        ({"nesterov": True}, "nesterov has no operator here"),
+        ({"nesterov": True}, "nesterov is not supported"),
     ],
 )
 def test_a_change_that_needs_another_plan(alone, change, message):
@@ -469,7 +469,7 @@ def test_what_is_no_tensor_and_what_is_no_planned_optimizer_is_said_in_a_line(al
     training = distribute(given.module, plan)
     with pytest.raises(ValueError, match=r"input: expected a tensor, found ndarray: torch\.as_tensor makes one"):
         training.step(given.inputs[0].numpy(), given.targets)
-    with pytest.raises(planner.GraphError, match="LBFGS has no operator here: expected PyTorch's SGD"):
+    with pytest.raises(planner.GraphError, match="LBFGS is not supported: expected PyTorch's SGD"):
         distribute(given.module, plan, torch.optim.LBFGS(given.module.parameters()))
 
 

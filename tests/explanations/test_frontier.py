@@ -64,7 +64,7 @@ def test_the_first_plan_is_the_one_without_a_limit_and_others_fit_in_less():
 
 
 def test_what_a_frontier_does_not_take():
-    with pytest.raises(PlanError, match="frontier: expected no memory, stages or parallel"):
+    with pytest.raises(PlanError, match="frontier: cannot be combined with memory, stages or parallel"):
         planner.frontier(GRAPH, 4, memory="1GiB")
     with pytest.raises(PlanError, match="at least 2 workers"):
         planner.frontier(GRAPH, 1)

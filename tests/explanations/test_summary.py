@@ -183,4 +183,4 @@ def test_the_tables_of_gpt_2_are_short():
     plan = planner.plan(planner.model("gpt2"), ways=(2, 2, 2))
     rows = [line for line in str(planner.summary(plan)).splitlines() if line.startswith("│")]
     assert len(rows) <= 22
-    assert any("a worker holds" in row and "417 MB" in row for row in rows)
+    assert any("fullest worker holds" in row and "417 MB" in row for row in rows)

@@ -227,15 +227,15 @@ REFUSED = [
     ("megatron", "gpt2", "pp=2,micro-batch=1,schedule=zero-bubble", (), "not zero-bubble"),
     ("megatron", "gpt2", "tp=8", (), "tp=8 does not divide 12 heads"),
     ("megatron", "gpt2", "dp=2", ("rmsprop",), "no optimizer rmsprop"),
-    ("torchtitan", "mlp-2-16", "dp=4,zero=3", (), "sequences of tokens alone"),
+    ("torchtitan", "mlp-2-16", "dp=4,zero=3", (), "only models of token sequences"),
     ("torchtitan", "gpt2", "tp=2,dp=2,zero=3", (), "add sp"),
     ("torchtitan", "gpt2", "dp=8,zero=1", (), "say zero=2"),
-    ("torchtitan", "gpt2", "tp=2,sp,dp=2", (), "no replicas beside tp=2: say zero=3"),
+    ("torchtitan", "gpt2", "tp=2,sp,dp=2", (), "not combine replicas with tp=2: set zero=3"),
     ("torchtitan", "gpt2", "pp=2,micro-batch=1,schedule=zero-bubble", (), "not zero-bubble"),
     ("deepspeed", "gpt2", "cp=2,dp=2", (), "Ulysses"),
     ("deepspeed", "gpt2", "tp=2,sp", (), "does not split norms"),
     ("deepspeed", "gpt2", "pp=2,dp=2,zero=2,micro-batch=1", (), "zero=0 or 1, not 2"),
-    ("deepspeed", "gpt2", "pp=2,tp=2,micro-batch=1", (), "from Megatron's modules"),
+    ("deepspeed", "gpt2", "pp=2,tp=2,micro-batch=1", (), "needs Megatron's modules"),
     ("deepspeed", "gpt2", "pp=2,micro-batch=1,schedule=interleaved", (), "run 1f1b, not interleaved"),
     ("fsdp2", "gpt2", "pp=2,dp=2,micro-batch=1", (), "torch.distributed.pipelining"),
     ("fsdp2", "gpt2", "tp=2,dp=2", (), "export-plan --to dtensor"),
@@ -266,7 +266,7 @@ def test_parallelism_of_plans():
 
 def test_what_fills_no_nodes():
     job = Setup(planner.model("gpt2", batch=12), Parallel(dp=12), 8)
-    with pytest.raises(PlanError, match="fill nodes of 8 devices, found 12"):
+    with pytest.raises(PlanError, match="multiple of the 8 devices per node, found 12"):
         LAUNCHES["torchrun"].write(job, "plan")
 
 

@@ -33,9 +33,9 @@ def test_names_are_taken_once():
     b = GraphBuilder()
     x = b.input("x", (2,))
     b.apply("relu", x, name="y")
-    with pytest.raises(GraphError, match="node 'y' \\(relu\\): there is a node of that name already"):
+    with pytest.raises(GraphError, match="node 'y' \\(relu\\): a node of that name exists already"):
         b.apply("relu", x, name="y")
-    with pytest.raises(GraphError, match="tensor 'x': there is a tensor of that name already"):
+    with pytest.raises(GraphError, match="tensor 'x': a tensor of that name exists already"):
         b.weight("x", (2,), Init("ones"))
 
 

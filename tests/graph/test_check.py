@@ -57,7 +57,7 @@ DAMAGES = {
     ),
     "unknown attribute": (
         lambda g: with_node(g, "relu1", attrs={"slope": 0.1}),
-        "node 'relu1' (relu): unknown attribute 'slope'; the operator has: none",
+        "node 'relu1' (relu): unknown attribute 'slope'; expected: none",
     ),
     "attribute of another type": (
         lambda g: with_node(g, "loss.maximum", attrs={"dims": "one"}),
@@ -102,7 +102,7 @@ DAMAGES = {
     ),
     "mixed dtypes": (
         lambda g: with_tensor(g, "fc1.w", dtype="float64"),
-        "node 'fc1' (mm): operand b has dtype float64, the operands before it float32",
+        "node 'fc1' (mm): operand b has dtype float64, but the operands before it have float32",
     ),
     "float labels": (
         lambda g: with_tensor(g, "labels", dtype="float32"),
@@ -169,7 +169,7 @@ DAMAGES = {
     ),
     "two updates by one tensor": (
         lambda g: replace(g, updates={"fc1.w": "fc1.w.next", "fc2.w": "fc1.w.next"}),
-        "update of 'fc2.w' by 'fc1.w.next': 'fc1.w.next' updates 'fc1.w' already",
+        "update of 'fc2.w' by 'fc1.w.next': 'fc1.w.next' already updates 'fc1.w'",
     ),
     "metric of nothing": (
         lambda g: replace(g, metrics={"logits": "fc9"}),
@@ -216,7 +216,7 @@ def test_window_attributes_have_a_range(name, value):
     for conv in ("conv1", "conv1.grad_weight"):
         attrs = next(node.attrs for node in graph.nodes if node.name == conv)
         least = {"stride": 1, "padding": 0}[name]
-        message = f"attribute {name} must be a tuple of integers from {least}, found {value!r}"
+        message = f"attribute {name} must be a tuple of integers of at least {least}, found {value!r}"
         with pytest.raises(GraphError, match=re.escape(message)):
             check(with_node(graph, conv, attrs={**attrs, name: value}))
 

@@ -63,7 +63,7 @@ def test_what_is_regular_is_small_and_what_is_large_is_refused():
 
 WRONG = {
     "no text": ("", "values should be 48 bytes for shape (3, 4) of int32, found 0"),
-    "no base64": ("?", "values are no base64 text of zlib's"),
+    "no base64": ("?", "values are not base64-encoded zlib data"),
     "too few": ("other", "values should be 48 bytes for shape (3, 4) of int32, found 8"),
     "too many": ("larger", "values should be 48 bytes for shape (3, 4) of int32, found more"),
 }
@@ -140,10 +140,10 @@ def test_whole_numbers_and_truth_values_go_where_results_are_such():
     for op, (dtype, inputs, attrs) in accepted.items():
         assert b.tensors[b.apply(op, *inputs, name=f"{op}.out", **attrs)].dtype == dtype
     refused = {
-        "exp": ((n,), {}, "operand x must be a floating-point tensor, found int32; cast it before"),
+        "exp": ((n,), {}, "operand x must be a floating-point tensor, found int32; cast it first"),
         "scale": ((n,), {"factor": 0.5}, "operand x must be a floating-point tensor, found int32"),
-        "mul": ((t, t), {}, "operand a must hold numbers, found bool; cast it to int32 before"),
-        "add": ((n, x), {}, "operand b has dtype float32, the operands before it int32"),
+        "mul": ((t, t), {}, "operand a must hold numbers, found bool; cast it to int32 first"),
+        "add": ((n, x), {}, "operand b has dtype float32, but the operands before it have int32"),
         "where": ((x, n, n), {}, "operand mask must be bool or int32, found float32"),
         "gather": ((x, t), {"dim": 0}, "operand indices must be int32, found bool"),
     }

@@ -138,7 +138,7 @@ def test_the_norm_is_that_of_all_gradients_together():
 
 @pytest.mark.parametrize("factor", [-0.1, float("inf"), float("nan"), None, True, "a"])
 def test_decay_out_of_range_is_refused(factor):
-    with pytest.raises(GraphError, match="weight_decay must be a finite number from 0, found"):
+    with pytest.raises(GraphError, match="weight_decay must be a finite number of at least 0, found"):
         Optimizer("sgd", weight_decay=factor)
 
 

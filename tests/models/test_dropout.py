@@ -158,5 +158,5 @@ def test_probabilities_of_attention_are_dropped_where_there_is_a_matrix_of_them(
     graph = planner.model("transformer-2-8", **SMALL, attention_dropout=0.2)
     dropped = [node for node in graph.nodes if node.op == "dropout" and node.forward is None]
     assert [graph.tensors[node.outputs[0]].shape for node in dropped] == [(8, 2, 4, 4)] * 2
-    with pytest.raises(GraphError, match="attention_dropout must be 0 where attention stores no matrix"):
+    with pytest.raises(GraphError, match="attention_dropout must be 0 with flash"):
         planner.model("transformer-2-8", **SMALL, attention_dropout=0.2, flash=True)

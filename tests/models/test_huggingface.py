@@ -88,7 +88,7 @@ def test_a_configuration_is_decided(tmp_path, capsys):
     ("change", "message"),
     [
         ({"model_type": "falcon"}, "expected model_type llama"),
-        ({"hidden_size": None}, "expected a field hidden_size, found none"),
+        ({"hidden_size": None}, "the field hidden_size is missing"),
         ({"hidden_size": 10**30}, "config.json"),
         ({"num_hidden_layers": "two"}, "Expected `int | null`, got `str`"),
         ({"hidden_size": 65}, "hidden_size: expected a multiple of twice the 4 heads, found 65"),

@@ -62,13 +62,13 @@ def test_rounded_counts(name, options, published, tolerance):
 
 @pytest.mark.parametrize("options", [{"heads": 3}, {"heads": 4, "groups": 3}, {"heads": 32}])
 def test_heads_that_do_not_divide(options):
-    with pytest.raises(GraphError, match="expected heads of an even width that divide 32 and groups that divide them"):
+    with pytest.raises(GraphError, match="heads must have an even width and divide 32, and groups must divide heads"):
         build("llama-1-32", **options)
 
 
 @pytest.mark.parametrize("width", [1, 7, 100_002])
 def test_heads_of_a_width_that_cannot_be(width):
-    with pytest.raises(GraphError, match=f"option head_size: expected an even width from 2 to 16384, found {width}"):
+    with pytest.raises(GraphError, match=f"option head_size: must be even and from 2 to 16384, found {width}"):
         build("llama-1-32", heads=2, head_size=width)
     assert build("llama-1-32", heads=2, head_size=16384).tensors["l0.attention.mixed"].shape[-1] == 16384
 
@@ -76,8 +76,8 @@ def test_heads_of_a_width_that_cannot_be(width):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"capacity": 0.0}, "option capacity: expected above 0, found 0.0"),
-        ({"chosen_experts": 5}, "option chosen_experts: expected 1 to 4 of the experts, found 5"),
+        ({"capacity": 0.0}, "option capacity: must be above 0, found 0.0"),
+        ({"chosen_experts": 5}, "option chosen_experts: must be from 1 to 4, found 5"),
     ],
 )
 def test_experts_that_cannot_be(options, message):

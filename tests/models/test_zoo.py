@@ -246,9 +246,9 @@ def test_options_that_do_not_fit(name, options, message):
         ({"batch": True}, "option batch must be a positive integer, found True"),
         ({"batch": 2.5}, "option batch must be a positive integer, found 2.5"),
         ({"batch": None}, "option batch must be a positive integer, found None"),
-        ({"momentum": float("inf")}, "option momentum must be a finite number from 0, found inf"),
+        ({"momentum": float("inf")}, "option momentum must be a finite number of at least 0, found inf"),
         ({"first_input_gradient": 1}, "option first_input_gradient must be True or False, found 1"),
-        ({"lr": float("nan")}, "option lr must be a finite number from 0, found nan"),
+        ({"lr": float("nan")}, "option lr must be a finite number of at least 0, found nan"),
         (
             {"dtype": "int32"},
             "option dtype must be one of float16, bfloat16, float32, float64, mixed, mixed-float16, found 'int32'",

@@ -80,7 +80,7 @@ PLANS = {
     "unknown training": (("reported", "training", "pipeline"), 2, r"unknown field.*pipeline"),
     "rows of a batch": (("graph", "tensors", "X", "init", "row"), 2, r"\$\.graph\.tensors\.X\.init: .*`row`"),
     "no micro-batches": (("graph", "micro_batches"), 0, r"\$\.graph\.micro_batches: expected .*1"),
-    "sums of nothing": (("graph", "accumulated"), ["X"], r"\$\.graph: accumulated: expected tensors .*found X"),
+    "sums of nothing": (("graph", "accumulated"), ["X"], r"\$\.graph: accumulated: no node produces X"),
     "graph without nodes": (("graph", "nodes"), None, r"\$\.graph.*nodes"),
     "unknown operator": (("graph", "nodes", 0, "op"), "matmull", r"'Y'.*matmull"),
     "undefined operand": (("graph", "nodes", 0, "inputs"), ["X", "V"], r"'Y'.*'V'"),
@@ -114,7 +114,7 @@ SEARCHES = {
     "unknown winner": ({"winner": "magic"}, r"\$\.search\.bytes: expected the 128 bytes of 'magic', found none"),
     "bound without a winner": ({"winner": ""}, r"\$\.search\.winner: expected .*found none"),
     "other bytes of the winner": ({"bytes": {"recursive": 127}}, r"\$\.search\.bytes: expected the 128.*found 127"),
-    "bound by nobody": ({"bound_by": ""}, r"\$\.search\.bound_by: expected .* whose it is, found 64 by ''"),
+    "bound by nobody": ({"bound_by": ""}, r"\$\.search\.bound_by: expected .* its searcher, found 64 by ''"),
     "bound by another": ({"bound_by": "magic"}, r"\$\.search\.bound_by: expected by hand or joint, found 'magic'"),
     "by whom without a bound": ({"lower_bound": None}, r"\$\.search\.bound_by: .*found none by 'joint'"),
     "too much of data parallelism": (
@@ -234,8 +234,8 @@ UNBIND = {
     ("parts", "match"),
     [
         (str(10**9), "expected 1 to 4096 parts of 'x', found 1000000000"),
-        (str(10**30), r"expected whole numbers of at most 20 digits, found 10+\.\.\."),
-        ("9" * 5000, r"expected whole numbers of at most 20 digits, found 9+\.\.\."),
+        (str(10**30), r"numbers may have at most 20 digits, found 10+\.\.\."),
+        ("9" * 5000, r"numbers may have at most 20 digits, found 9+\.\.\."),
         ("[" * 100_000 + "]" * 100_000, "nested too deeply"),
         ('"\\ud800"', "not UTF-8 text"),
     ],
@@ -330,7 +330,7 @@ def test_a_cyclic_graph(refused, tmp_path):
         (("mlp-2-8", "--workers", "2", "--lr", "nan"), r"--lr.*'nan' is not a finite number"),
         (("mlp-2-8", "--workers", "2", "--lr", "inf"), r"--lr.*'inf' is not a finite number"),
         (("mlp-2-8", "--workers", "2", "-o", "absent/folder/plan.json"), r"absent/folder/plan\.json: No such file"),
-        (("mlp-2-8", "--workers", "2", "-o", "-"), r"found -, .*/dev/stdout"),
+        (("mlp-2-8", "--workers", "2", "-o", "-"), r"found -; .*/dev/stdout"),
         (("mlp-2-8", "--workers", "2", "--beta1", "0.5"), r"momentum has no constant beta1.*its constants are lr, mom"),
         (("mlp-2-8", "--workers", "2", "--optimizer", "adam", "--beta1", "1"), r"beta1 must be .* below 1, found 1"),
         (("mlp-2-8", "--workers", "2", "--optimizer", "rmsprop", "--eps", "0"), r"eps must be .* above 0, found 0"),
@@ -368,7 +368,7 @@ from planner.export.targets import register_target
 register_target("odd", "odd", Path("odd.txt"))(lambda signature: None)
 """
 EXTENSIONS = {
-    "exit": (SEARCHER.format("lambda *_: exit(0)", ""), ("--search", "odd"), r"found that it calls sys\.exit\(0\)"),
+    "exit": (SEARCHER.format("lambda *_: exit(0)", ""), ("--search", "odd"), r"user code called sys\.exit\(0\)"),
     "rivals": (SEARCHER.format("print", ", rival_under=('speed',)"), (), r"expected a tuple of bytes, time.*'speed'"),
     "number": (SEARCHER.format("print", ", rival_under=3"), (), r"expected a tuple of bytes, time, found 3"),
 }

@@ -29,4 +29,4 @@ def test_the_demo_is_short_and_ends_in_a_sentence(tmp_path):
     said = " ".join(" ".join(done.stdout.splitlines()[-2:]).split())
     match = re.search(r"a step was predicted to take (\S+ \S+) on .* and took (\S+ \S+), (\S+) times as long; ", said)
     assert match, said
-    assert said.endswith("between 56 of 56 pairs of workers exactly the planned bytes moved")
+    assert said.endswith("between 56 of 56 pairs of workers exactly the planned bytes were moved")

@@ -20,17 +20,17 @@ def graph():
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"workers": 0}, "whole number of workers"),
-        ({"workers": -3}, "whole number of workers"),
-        ({"workers": "8"}, "whole number of workers"),
-        ({"workers": 8.0}, "whole number of workers"),
-        ({"workers": True}, "whole number of workers"),
+        ({"workers": 0}, "positive number of workers"),
+        ({"workers": -3}, "positive number of workers"),
+        ({"workers": "8"}, "positive number of workers"),
+        ({"workers": 8.0}, "positive number of workers"),
+        ({"workers": True}, "positive number of workers"),
         ({}, "found neither"),
-        ({"workers": 4, "search": "joint"}, "unknown option search; the options are .*searcher"),
+        ({"workers": 4, "search": "joint"}, "unknown option search; expected one of .*searcher"),
         ({"workers": 4, "ties": "some"}, "all, none or rules among elementwise"),
-        ({"workers": 4, "memory": 0}, "from 1, or text"),
-        ({"workers": 4, "memory": -1}, "from 1, or text"),
-        ({"workers": 4, "memory": 1.5}, "from 1, or text"),
+        ({"workers": 4, "memory": 0}, "expected a positive number of bytes, or text"),
+        ({"workers": 4, "memory": -1}, "expected a positive number of bytes, or text"),
+        ({"workers": 4, "memory": 1.5}, "expected a positive number of bytes, or text"),
         ({"workers": 4, "searcher": ["joint"]}, "a searcher among"),
         ({"workers": 4, "placements": None}, "placements S or"),
         ({"workers": 4, "placements": ("S", "R")}, "placements S or"),
@@ -63,7 +63,7 @@ def test_what_is_no_model(source):
     [planner.explain, lambda x: planner.diff(x, x), planner.lower, lambda x: simulator.simulate(x, "uniform-8")],
 )
 def test_what_is_no_plan(graph, given, asked):
-    with pytest.raises(PlanError, match=r"expected a plan, as planner\.plan returns, or the path"):
+    with pytest.raises(PlanError, match=r"expected a plan \(from planner\.plan\) or the path"):
         asked(graph if given == "graph" else given)
 
 
@@ -80,8 +80,8 @@ def test_a_path_stands_for_its_plan(graph, tmp_path):
     ("options", "said"),
     [
         ({"overlap": "no"}, "overlap: expected True or False, found 'no'"),
-        ({"prefetch": "1"}, "prefetch: expected a whole number from 0, found '1'"),
-        ({"prefetch": -1}, "prefetch: expected a whole number from 0, found -1"),
+        ({"prefetch": "1"}, "prefetch: expected a whole number of at least 0, found '1'"),
+        ({"prefetch": -1}, "prefetch: expected a whole number of at least 0, found -1"),
         ({"machine": None}, "expected a machine, its name or its YAML file, found None"),
     ],
 )

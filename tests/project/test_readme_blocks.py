@@ -40,7 +40,7 @@ def test_the_worked_example_shows_what_an_explanation_prints(shell):
     status, _ = run(example)
     assert status == 0
     _, printed = run("plan product.json --explain")
-    table = next(block for _, block in blocks if "rejected, bytes more" in block)
+    table = next(block for _, block in blocks if "rejected (added bytes)" in block)
     assert all(line in printed for line in table.splitlines())
     (decided,) = (block for language, block in blocks if language == "json")
     written = (folder / "product.json").read_text()

@@ -47,7 +47,7 @@ REFUSED = {
     ),
     "a schedule without stages": (
         ("--workers", "2", "--schedule", "gpipe"),
-        "schedule gpipe: expected stages from 2, found 1",
+        "schedule gpipe: needs at least 2 stages, found 1",
     ),
     "a schedule that is none": (("--workers", "2", "--stages", "2", "--schedule", "2f2b"), "found '2f2b'"),
 }

@@ -65,7 +65,7 @@ def is_refused_beside_pytorch(module, loss=None, x=None):
     try:
         return verified(UserModel(module, (x,), loss, (), sgd(module)), "sample").failure != ""
     except GraphError as error:
-        return "tensors of the import" in str(error)
+        return "tensors of the trace" in str(error)
 
 
 def trains(model):

@@ -133,7 +133,7 @@ def first_zeroed(self, batch):
 @pytest.mark.parametrize("view", [lambda x: x, lambda x: x[1:], lambda x: x.detach()])
 def test_data_that_are_changed_in_the_memory_of_others_are_told(function, view):
     x = drawn(4, 6)
-    with pytest.raises(GraphError, match=r"changes batch in place, which lies in the memory of target: .*clone"):
+    with pytest.raises(GraphError, match=r"changes batch in place, but it shares memory with target: .*clone"):
         from_torch(Called(function).double(), (x,), loss=lambda y, z: y.mean() - z.mean(), targets=(view(x),))
     assert not verified(user_model((Called(function).double(), x, F.mse_loss, x.clone())), "sample").failure
 

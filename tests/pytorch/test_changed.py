@@ -349,7 +349,7 @@ def test_what_is_assigned_to_data_and_is_another_tensor_is_refused_beside_pytorc
 
 
 def test_micro_batches_would_each_change_a_weight():
-    with pytest.raises(GraphError, match=r"fc\.weight changes in forward: expected one micro-batch"):
+    with pytest.raises(GraphError, match=r"forward changes fc\.weight, which needs micro_batches=1"):
         from_torch(Changed(masked), (torch.randn(4, 6),), micro_batches=2)
 
 

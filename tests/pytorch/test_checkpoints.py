@@ -158,7 +158,7 @@ REFUSED = {
 def test_running_statistics_are_refused(function):
     module, inputs = checkpointed(function)
     with pytest.raises(
-        GraphError, match=r"^tests/pytorch/test_checkpoints\.py:\d+: batch norm .*leave the checkpoint out"
+        GraphError, match=r"^tests/pytorch/test_checkpoints\.py:\d+: batch norm .*remove the checkpoint"
     ):
         from_torch(module, inputs)
 

@@ -276,7 +276,7 @@ class Returning(nn.Module):
     ("function", "message"),
     [
         (lambda x: torch.div(x, 3, rounding_mode="floor"), "rounding_mode"),
-        (_overwritten_below_a_strange_view, "changes what is read through as_strided as well"),
+        (_overwritten_below_a_strange_view, "changes memory that is also read through as_strided"),
     ],
 )
 def test_what_cannot_be_taken_is_named(function, message):

@@ -84,9 +84,9 @@ def test_means_that_are_written_otherwise(make, count):
 @pytest.mark.parametrize(
     ("inputs", "targets", "message"),
     [
-        ((values(6, 6), values(6, 6)), (), "expected samples that 4 micro-batches divide, found 6"),
-        ((values(8, 6), values(6)), (), r"input1: expected the 8 samples in its first dimension, found shape \[6\]"),
-        ((values(8, 6),), (values(6),), r"target: expected the 8 samples in its first dimension, found shape \[6\]"),
+        ((values(6, 6), values(6, 6)), (), "must be divisible by 4 micro-batches, found 6"),
+        ((values(8, 6), values(6)), (), r"input1: expected 8 samples in the first dimension, found shape \[6\]"),
+        ((values(8, 6),), (values(6),), r"target: expected 8 samples in the first dimension, found shape \[6\]"),
     ],
 )
 def test_what_has_other_rows_than_samples_is_refused(inputs, targets, message):

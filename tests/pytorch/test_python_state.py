@@ -21,7 +21,7 @@ from planner.pytorch import from_torch  # noqa: E402
 from tests.pytorch.eager import differences  # noqa: E402
 from tests.pytorch.outcomes import is_refused_beside_pytorch  # noqa: E402
 
-OF_CALLS = r"forward computes .+ in its first call, .+ in the next"
+OF_CALLS = r"forward computes .+ in its first call but .+ in the next"
 """What is said of a module of which a second trace differs."""
 
 FACTORS = {"calls": 0}
@@ -532,7 +532,7 @@ def test_a_buffer_of_data_that_is_registered_late_is_refused_beside_pytorch(regi
 def test_tensors_in_a_list_do_not_change_places():
     module = Keeping([torch.ones(6), torch.zeros(6)], None)
     module.factor = lambda kept: kept.reverse() or kept[0]
-    with pytest.raises(GraphError, match="forward makes another constant"):
+    with pytest.raises(GraphError, match="forward creates a new constant"):
         from_torch(module, (torch.randn(4, 6),))
 
 

@@ -60,12 +60,12 @@ def averaged(self):
 
 
 SHARING = {
-    "by data": ((by_data,), "first.weight and second.weight lie in the same memory"),
-    "in part": ((by_a_parameter,), "first.weight and second.weight lie in the same memory"),
-    "a buffer": ((buffer, to_the_anchor), "first.weight and anchor lie in the same memory.*clone"),
-    "an attribute": ((attribute, to_the_anchor), "first.weight and anchor lie in the same memory"),
-    "in a closure": ((closure,), r"first\.weight is read by another way.*ParameterList"),
-    "buffers": ((view, averaged), "average and anchor lie in the same memory"),
+    "by data": ((by_data,), "first.weight and second.weight share memory"),
+    "in part": ((by_a_parameter,), "first.weight and second.weight share memory"),
+    "a buffer": ((buffer, to_the_anchor), "first.weight and anchor share memory.*clone"),
+    "an attribute": ((attribute, to_the_anchor), "first.weight and anchor share memory"),
+    "in a closure": ((closure,), r"first\.weight is trained but also read outside.*ParameterList"),
+    "buffers": ((view, averaged), "average and anchor share memory"),
 }
 
 
@@ -77,7 +77,7 @@ def test_what_changes_with_another_tensor_is_refused(name):
 
 
 def test_it_is_refused_without_memory_too():
-    with pytest.raises(GraphError, match="lie in the same memory"):
+    with pytest.raises(GraphError, match="share memory"):
         graph_of(lambda: (Sharing(by_data), (torch.randn(4, 6),)))
 
 

@@ -73,7 +73,7 @@ def test_what_is_read_through_a_view_is_not_changed_silently(name):
 
     kind, why = outcome(changed)
     assert kind == "refused"
-    assert f"mul_.Tensor changes what is read through {name} as well: copy it first" in why
+    assert f"mul_.Tensor changes memory that is also read through {name}: copy it first" in why
 
 
 @pytest.mark.parametrize("name", VIEWS)

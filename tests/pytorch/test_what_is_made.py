@@ -133,15 +133,15 @@ def learned_loss():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (of_the_same_name, "SGD has no operator here: expected PyTorch's SGD"),
-        (of_another, r"SGD: 2 of its 2 parameters are none of the module's, the first of shape \[3, 3\]"),
+        (of_the_same_name, "SGD is not supported: expected PyTorch's SGD"),
+        (of_another, r"SGD: 2 of its 2 parameters do not belong to the module, the first of shape \[3, 3\]"),
         (lambda: with_loss(layers())[:3], r"found 3, no targets: \(Sequential, Tensor, mse_loss\)"),
         (
             lambda: (*with_loss(layers()), "scheduler"),
             r"found 6: \(Sequential, Tensor, mse_loss, Tensor, NoneType, str\)",
         ),
         (lambda: (layers(),), r"found 1: \(Sequential\)"),
-        (learned_loss, "the loss Learned has parameters of its own: put them into the module"),
+        (learned_loss, "the loss Learned has parameters of its own: call it inside the module"),
     ],
 )
 def test_what_cannot_be_meant_is_refused(make, message):

@@ -57,5 +57,5 @@ def test_examples_of_more_than_32_bits_are_refused_at_once():
             return self.table(hashes % 7).square().sum()
 
     from_torch(Hashed(), (torch.full((8,), 2**31 - 1),))
-    with pytest.raises(GraphError, match="input hashes holds whole numbers of more than 32 bits: take them modulo"):
+    with pytest.raises(GraphError, match="input hashes has integers of more than 32 bits: take them modulo"):
         from_torch(Hashed(), (torch.full((8,), 2**31),))

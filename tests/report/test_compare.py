@@ -161,7 +161,7 @@ def test_a_sentence_says_what_was_shown(report, run):
 @pytest.mark.parametrize(
     ("by_kind", "first"),
     [
-        ({"weights": 9e9, "optimizer state": 2e9, "activations": 1e9}, "more workers, or sharing state out"),
+        ({"weights": 9e9, "optimizer state": 2e9, "activations": 1e9}, "more workers, or sharded state"),
         ({"weights": 1e9, "activations": 11e9}, "a smaller batch or --micro-batches, --recompute"),
     ],
 )
@@ -169,13 +169,13 @@ def test_what_would_help_where_memory_is_too_small(report, by_kind, first):
     gpu = {"device": "gpu0", "workers": (0,), "peak_bytes": 12_000_000_000, "capacity_bytes": 11_000_000_000}
     full = DeviceMemory(**gpu, verdict="out of memory", by_kind={kind: int(n) for kind, n in by_kind.items()})
     said = finding(replace(report, devices=(full,)))
-    assert f"it does not fit: gpu0 needs 12 GB and has 11 GB, 1 GB too little; {first}" in said
+    assert f"it does not fit: gpu0 needs 12 GB but has 11 GB, 1 GB too little; try {first}" in said
 
 
 def test_plans_are_kept_apart(report, run):
     first, second = compare([report, replace(run, plan="other.json")])
     assert (first.plan, second.plan) == ("plan.json", "other.json")
-    assert notes(first) == ["plan.json: one report only, compared with its plan"]
+    assert notes(first) == ["plan.json: only one report, compared with its plan"]
 
 
 def test_different_plans_of_one_name_are_refused(report, run):
@@ -261,7 +261,7 @@ def test_an_arena_other_than_predicted_is_wrong(report, run):
     (comparison,) = compare([report, replace(run, arena_bytes=(256, 384), settings={"prefetch": 3})])
     assert len(comparison.misallocated) == 1
     assert re.search("384 .* UNEQUAL", render(memory_table(comparison)))
-    assert any("not as large as predicted" in note for note in notes(comparison))
+    assert any("differ from the predicted size" in note for note in notes(comparison))
 
 
 def tasks(*rows):
@@ -297,5 +297,5 @@ def test_tasks_of_the_machine_that_was_measured_are_shown(report, run):
 
 
 def test_tasks_must_be_there(report, run):
-    with pytest.raises(ReportError, match="expected a report of the executor with tasks, found none: execute --tasks"):
+    with pytest.raises(ReportError, match="no report of the executor has tasks; create one with execute --tasks"):
         list(task_tables(compare([replace(report, tasks=tasks((0, "compute", 1.0))), run])[0]))

@@ -82,7 +82,7 @@ def test_kernels_that_are_behind_their_host_belong_to_the_step(tmp_path):
     ("content", "message"),
     [
         (gzip.compress(b"{}", mtime=0)[:-9] + b"\0" * 9, "Error|CRC|ended"),
-        (json.dumps({"traceEvents": [event("aten::mm", 1, 5)]}).encode(), "expected marks of steps"),
+        (json.dumps({"traceEvents": [event("aten::mm", 1, 5)]}).encode(), "the trace does not mark steps"),
         (json.dumps({"traceEvents": [event("ProfilerStep#1", 0, -9, "user_annotation")]}).encode(), "expected kernels"),
     ],
     ids=["damaged", "without marks", "without kernels"],
@@ -166,7 +166,7 @@ def test_exports_of_nsight_systems_are_read_in_the_mean_over_devices(tmp_path):
         (b"{", "truncated"),
         (b'{"traceEvents": []}', "expected kernels or operators, found none"),
         (b"\x1f\x8b\x08", "Compressed file ended"),
-        (b"SQLite format 3\0", "expected an export of Nsight Systems"),
+        (b"SQLite format 3\0", "not an export of Nsight Systems"),
     ],
 )
 def test_what_is_no_profile_is_refused_by_name(tmp_path, content, message):
@@ -264,7 +264,9 @@ def test_the_largest_difference_comes_first(predicted, tmp_path):
 def test_what_has_no_tasks_says_what_to_do(predicted, tmp_path):
     stripped = json.loads(predicted.read_text()) | {"tasks": []}
     (tmp_path / "stripped.json").write_text(json.dumps(stripped))
-    with pytest.raises(ReportError, match="expected a prediction with tasks, found none: simulate --tasks --json"):
+    with pytest.raises(
+        ReportError, match="the file has no prediction with tasks; create one with simulate --tasks --json"
+    ):
         predicted_parts(tmp_path / "stripped.json")
 
 

@@ -122,7 +122,7 @@ def found_within(graph, options, limit, plans):
     else:
         return found_truly(report, fitting)
     more = failed.least - limit
-    assert f"takes {failed.least}, {more} more; no plan's arenas take less than {failed.floor}" in str(failed)
+    assert f"takes {failed.least}, {more} more; every plan takes at least {failed.floor}" in str(failed)
     assert failed.floor <= min(size for _, size in plans) <= failed.least
     assert failed.least > limit
     return not fitting
@@ -191,11 +191,11 @@ def test_other_sizes_are_not(text):
     ("more", "message"),
     [
         (["--memory", "little"], "error: Invalid value for '--memory': expected bytes as in 11GiB"),
-        (["--memory", "10KiB"], "error: memory: expected a plan that fits in 10240 bytes on every worker, found none"),
+        (["--memory", "10KiB"], "error: memory: no plan fits in 10240 bytes on every worker"),
         (["--objective", "time"], "error: --objective time: expected --topo MACHINE, whose time it is, found none"),
         (
             ["--topo", "p2.8xlarge"],
-            "error: objective bytes: expected no machine, found p2.8xlarge: for its time ask for objective time (--obj",
+            "error: objective bytes takes no machine, found p2.8xlarge; to minimize time on it, use --obj",
         ),
         (["--objective", "time", "--topo", "p9"], "error: p9: expected a topology file or one of"),
         (["--objective", "time", "--topo", "p2.8xlarge", "--workers", "16"], "at least 16 devices, one per worker"),
@@ -255,5 +255,5 @@ def test_the_least_is_that_of_all_factorisations():
 
 
 def test_a_limit_without_a_way_to_size_arenas():
-    with pytest.raises(PlanError, match="memory_bytes: expected arena_of with it"):
+    with pytest.raises(PlanError, match="memory_bytes: needs arena_of"):
         search(product_graph((4, 4, 4)), SearchOptions((2,), memory_bytes=1))

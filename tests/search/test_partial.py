@@ -375,7 +375,9 @@ def test_what_is_looked_at_is_never_partial():
 def test_plans_too_costly_for_penalties_are_refused():
     space = space_of(two_products(), SearchOptions((2,), placements="S,R,P"))
     assert penalty_above_cost(space.coarse, 10**9) == 10**9 + 1
-    with pytest.raises(PlanError, match="partial sums can be searched for, found 1000000000000000000: search with"):
+    with pytest.raises(
+        PlanError, match=r"partial sums can be searched only .*, found 1000000000000000000: search with"
+    ):
         penalty_above_cost(space.coarse, 10**18)
 
 

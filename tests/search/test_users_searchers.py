@@ -64,7 +64,7 @@ def test_what_is_no_searcher(search, placements):
 
 
 def test_names_are_taken_once():
-    with pytest.raises(PlanError, match="searcher joint: expected a new name"):
+    with pytest.raises(PlanError, match="searcher joint: this name is taken"):
         register(Searcher("joint", SEARCHERS["joint"].search, ""))
     with pytest.raises(PlanError, match="expected a Searcher to register, found 'joint'"):
         register("joint")

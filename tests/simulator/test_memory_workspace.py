@@ -129,5 +129,5 @@ def test_what_must_fit_on_a_machine_is_what_the_simulator_counts():
     arena = max(arena_sizes(free))
     assert arena < machine.devices[0].spec.reserved_bytes < counted - arena
     assert planner.plan(graph, ways=(2, 2), memory=arena).total_bytes == free.total_bytes
-    with pytest.raises(PlanError, match=r"expected a plan that fits in .* found none"):
+    with pytest.raises(PlanError, match=r"no plan fits in"):
         planner.plan(graph, ways=(2, 2), memory=arena, machine=machine)

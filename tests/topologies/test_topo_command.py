@@ -104,7 +104,7 @@ def test_import(topo, tmp_path):
         (("import", "absent.xml"), r"absent\.xml: expected a readable file"),
         (("import", "FILE"), "expected --device"),
         (("import", "FILE", "--device", "abacus"), r"--device: expected a type of device .*'abacus'"),
-        (("import", "FILE", "--device", "gk210", "-o", "FILE"), "expected another file to write to"),
+        (("import", "FILE", "--device", "gk210", "-o", "FILE"), "cannot write to this file"),
         (("check",), "MACHINE"),
         (("draw",), "draw"),
     ],

@@ -125,7 +125,7 @@ WRONG = {
     "a second kernel": (
         '@kernel("thrice")',
         '@kernel("relu")',
-        "13: loading: relu: name clash: .* has a kernel already",
+        "13: loading: relu: name clash: .* already has a kernel",
     ),
     "a kernel before its description": (
         '@kernel("thrice")',
@@ -157,7 +157,7 @@ def test_a_file_that_is_not_there(tmp_path, capsys):
 @pytest.mark.usefixtures("own")
 @pytest.mark.parametrize("register", [gradient, kernel, cases])
 def test_names_that_are_taken_or_unknown(register):
-    with pytest.raises(tdl.TDLError, match=r"relu: name clash: the operator has a .* already"):
+    with pytest.raises(tdl.TDLError, match=r"relu: name clash: the operator (already )?has a "):
         (register("relu")(lambda _: None), generators())  # the catalog's cases are read where they are drawn
     with pytest.raises(tdl.TDLError, match="nothing: no operator of this name is in the catalog"):
         register("nothing")
@@ -167,7 +167,7 @@ def test_names_that_are_taken_or_unknown(register):
 
 @pytest.mark.parametrize(("register", "name"), [(data_set, "digits"), (transport, "p2p"), (transport, "auto")])
 def test_data_sets_and_transports_keep_their_names(register, name):
-    with pytest.raises(tdl.TDLError, match=f"{name}: name clash: there is a .* of this name already"):
+    with pytest.raises(tdl.TDLError, match=f"{name}: name clash: .* of this name already"):
         register(name)(lambda *_: None)
 
 

@@ -1,4 +1,7 @@
-"""Gradients of attention (a node for the queries, one for keys and values, one for a bias), and of its companions."""
+"""Gradients of attention and related operators.
+
+Attention has one backward node for the queries, one for keys and values, and one for a bias.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,7 @@ def _operands(b: Backward) -> tuple[str, ...]:
 
 
 def _rotary(b: Backward) -> Gradients:
-    """Turn the gradient back."""
+    """Rotate the gradient back."""
     (_, cos, sin), how = b.node.inputs, b.attrs("half")
     inverse = bool(b.node.attrs.get("inverse", False))
     gradient = b.emit("rotary", (b.gradient, cos, sin), 0, **how, inverse=not inverse)
@@ -33,7 +36,10 @@ def _rotary(b: Backward) -> Gradients:
 
 
 def _angle(b: Backward, operand: int, inverse: bool) -> str:
-    """Gradient of cosines or sines: a product, of which one factor is turned by a quarter, over samples and heads."""
+    """Return the gradient of cosines or sines: a product summed over samples and heads.
+
+    For sines, one factor is rotated by a quarter turn.
+    """
     (x, cos, sin), gradient = b.node.inputs, b.gradient
     if operand == 2:
         nothing = b.emit_step("scale", (cos,), 2, "nothing", factor=0.0)

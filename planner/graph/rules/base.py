@@ -1,4 +1,4 @@
-"""What a gradient rule sees and returns."""
+"""Arguments and results of gradient rules."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from planner.graph.build import ONES, ZEROS, GraphBuilder
 from planner.graph.ir import Node, Tensor, Value
 
 Gradient = str | float
-"""A gradient tensor's name, or the value of a scalar's gradient where it is a constant (the loss's own is 1)."""
+"""Name of a gradient tensor, or the value of a constant scalar gradient (the loss's own is 1)."""
 
 Gradients = tuple[Gradient | None, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Backward:
-    """What a rule sees: the forward node, the gradients of its outputs, and which operands' gradients are wanted.
+    """Argument of a rule: the forward node, the gradients of its outputs, and which operands need gradients.
 
-    A rule may give all of them: nodes that lead to wanted ones alone are kept.
+    A rule may return all gradients: nodes that lead to unwanted ones are dropped.
     """
 
     builder: GraphBuilder
@@ -32,7 +32,7 @@ class Backward:
 
     @property
     def gradient(self) -> str:
-        """The gradient tensor of the first output; GraphError where it has none."""
+        """The gradient tensor of the first output; raises GraphError if there is none."""
         arriving = self.arriving[0]
         if arriving is None:
             raise GraphError(f"node {self.node.name!r} ({self.node.op}): no gradient reaches its first output")
@@ -52,7 +52,7 @@ class Backward:
         return len(self.shape(0))
 
     def attrs(self, *names: str) -> dict[str, Value]:
-        """Return the forward node's attributes of the given names that it has."""
+        """Return those of the named attributes that the forward node has."""
         return {name: self.node.attrs[name] for name in names if name in self.node.attrs}
 
     def emit(self, op: str, inputs: tuple[str, ...], operand: int, **attrs: Value) -> str:
@@ -60,7 +60,7 @@ class Backward:
         return self.emit_all(op, inputs, self._target(operand), **attrs)[0]
 
     def emit_step(self, op: str, inputs: tuple[str, ...], operand: int, step: str, **attrs: Value) -> str:
-        """Add a node on the way to the gradient of `operand`, named after what it does; return its output."""
+        """Add an intermediate node of the gradient of `operand`, named after its `step`; return its output."""
         return self.emit_all(op, inputs, f"{self._target(operand)}.{step}", **attrs)[0]
 
     def emit_all(self, op: str, inputs: tuple[str, ...], name: str, **attrs: Value) -> tuple[str, ...]:
@@ -78,7 +78,7 @@ Rule = Callable[[Backward], Gradients]
 
 
 def apply_rule(rule: Rule, backward: Backward) -> Gradients:
-    """Return the gradients that a rule gives.
+    """Return the gradients of a rule.
 
     Raises GraphError unless there is one per operand: a tensor of the operand's shape, a number for a scalar, or None.
     """
@@ -89,7 +89,7 @@ def apply_rule(rule: Rule, backward: Backward) -> Gradients:
     if len(gradients) != len(node.inputs):
         raise GraphError(
             f"{where} returns {len(gradients)} gradients for {len(node.inputs)} operands; "
-            "return one for each, None where none flows"
+            "return one for each, or None where no gradient flows"
         )
     for operand, gradient in enumerate(gradients):
         if gradient is not None:
@@ -112,7 +112,7 @@ def _check_gradient(backward: Backward, operand: int, gradient: object, where: s
 
 
 def materialize(builder: GraphBuilder, gradient: Gradient, of: str) -> str:
-    """Return the gradient of a tensor as a tensor's name: a constant becomes a multiple of a scalar input of ones."""
+    """Return a gradient as a tensor's name; a constant becomes a multiple of a scalar input of ones."""
     if isinstance(gradient, str):
         return gradient
     ones = builder.shared(Tensor("one", (), builder.tensors[of].dtype, "input", ONES))
@@ -125,18 +125,18 @@ def materialize(builder: GraphBuilder, gradient: Gradient, of: str) -> str:
 
 
 def zeros(builder: GraphBuilder, tensor: str) -> str:
-    """Return a gradient of zeros of a tensor that none arrives at."""
+    """Return a gradient of zeros for a tensor at which none arrives."""
     like = builder.tensors[tensor]
     return builder.input(f"{tensor}.grad", like.shape, ZEROS, like.dtype)
 
 
 def flat(b: Backward) -> Gradients:
-    """No gradient flows: there is no slope, or the gradient is stopped."""
+    """Return no gradients: the operator has no slope, or stops the gradient."""
     return (None,) * len(b.node.inputs)
 
 
 def level(b: Backward) -> Gradients:
-    """The slope is zero: so is the gradient, which is asked for where something behind may make no number of that."""
+    """Return a gradient of zeros, which matters if an operator behind it may turn it into NaN."""
     zero = 0.0 if not b.shape(0) else expand(b, materialize(b.builder, 0.0, b.result), 0, (*range(b.rank()),), 1.0)
     return (zero,)
 

@@ -1,4 +1,4 @@
-"""Gradients of compound operators, through the nodes that compute their statistics."""
+"""Gradients of compound operators, including those through the nodes that compute their statistics."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ def _produced_by(b: Backward, operand: int, op: str, *operands: int) -> Node:
     inputs = tuple(b.node.inputs[number] for number in operands)
     if producer is None or producer.op != op or producer.inputs != inputs:
         raise GraphError(
-            f"node {b.node.name!r} ({b.node.op}): to be differentiated, its operand {b.node.inputs[operand]!r} must "
-            f"be {op}({', '.join(inputs)})"
+            f"node {b.node.name!r} ({b.node.op}): its operand {b.node.inputs[operand]!r} must be "
+            f"{op}({', '.join(inputs)}), or it has no gradient"
         )
     return producer
 
@@ -97,7 +97,7 @@ def _nll_loss(b: Backward) -> Gradients:
 
 
 def _loss(b: Backward) -> Gradients:
-    """Gradients of a table's loss, those of x and of the target from one node."""
+    """Return the gradients of a table's loss: one node computes those of x and of the target."""
     return b.emit_all(f"{b.node.op}_backward", (b.gradient, *b.node.inputs), "grad_operands", **b.attrs("count"))
 
 

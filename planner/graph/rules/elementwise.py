@@ -10,7 +10,7 @@ from tdl.catalog.pointwise import BINARY, FLAT, LEVEL, OPERATORS, PASSING, SCALA
 
 
 def _of_result(op: str) -> Rule:
-    """Return the rule: `op` of the arriving gradient and the forward result."""
+    """Return the rule that applies `op` to the arriving gradient and the forward result."""
     return lambda b: (b.emit(op, (b.gradient, b.result), 0),)
 
 
@@ -83,7 +83,7 @@ def _of_row(op: str) -> Rule:
 
 
 def _of_binary_row(op: str) -> Rule:
-    """Return the rule of a binary row: both gradients from one node, each summed over what it is spread over."""
+    """Return the rule of a binary row: one node computes both gradients, each summed over broadcast dimensions."""
 
     def rule(b: Backward) -> Gradients:
         inputs, spread = (b.gradient, *b.node.inputs), b.attrs("dims", "a_dims")
@@ -94,7 +94,7 @@ def _of_binary_row(op: str) -> Rule:
 
 
 def _same(b: Backward, **replaced: Value) -> Gradients:
-    """Apply the operator itself to the gradient: it only selects and scales elements, whatever their values."""
+    """Apply the operator itself to the gradient, because it selects and scales elements regardless of their values."""
     attrs = b.attrs(*(name for name in b.node.attrs if name not in replaced)) | replaced
     rest = b.node.inputs[1:]
     return b.emit(b.node.op, (b.gradient, *rest), 0, **attrs), *(None for _ in rest)
@@ -107,7 +107,7 @@ def _where(b: Backward) -> Gradients:
 
 
 def _where_kept(b: Backward, hidden: str, operand: int) -> str:
-    """Return the gradient of an operand of `where`, which may be a scalar, from what a mask does not hide of it."""
+    """Return the gradient of an operand of `where`, which may be a scalar, where the mask does not hide it."""
     kept = b.emit_step("masked_fill", (b.gradient, hidden), operand, "kept", **b.attrs("dims"), value=0.0)
     dims = tuple(range(len(b.builder.shape(b.gradient))))
     return kept if b.shape(operand) or not dims else b.emit("sum", (kept,), operand, dims=dims)

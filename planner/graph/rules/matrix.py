@@ -9,7 +9,7 @@ from planner.graph.rules.base import Backward, Gradients, Rule, expand, integers
 
 
 def _matrix_product(b: Backward) -> Gradients:
-    """Gradients of `mm` or `bmm`: products of the same kind."""
+    """Return the gradients of `mm` or `bmm`: products of the same kind."""
     left, right = b.node.inputs
     transpose_a, transpose_b = (bool(b.node.attrs.get(name, False)) for name in ("transpose_a", "transpose_b"))
     first = (b.gradient, right), {"transpose_a": False, "transpose_b": not transpose_b}
@@ -29,7 +29,7 @@ def _einsum(b: Backward) -> Gradients:
 
 
 def _einsum_operand(b: Backward, terms: list[str], target: str, operand: int) -> str:
-    """Contract the gradient with the other operand; a letter only this operand has was summed, so expand it."""
+    """Contract the gradient with the other operands; expand along letters that only this operand has."""
     others = [
         (term, tensor)
         for number, (term, tensor) in enumerate(zip(terms, b.node.inputs, strict=True))
@@ -58,7 +58,7 @@ def _convolution(b: Backward) -> Gradients:
 
 
 def _transposed_convolution(b: Backward) -> Gradients:
-    """Apply the convolution itself; image and gradient change places in its weight's gradient."""
+    """Apply the convolution itself; in the weight's gradient, image and gradient swap places."""
     source, weight = b.node.inputs
     window = b.attrs("stride", "padding", "dilation", "groups")
     taps = dict(zip(("dy", "dx"), b.shape(1)[2:], strict=True))

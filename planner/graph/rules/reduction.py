@@ -21,7 +21,7 @@ def _expand_backward(b: Backward) -> Gradients:
 
 
 def _extreme(b: Backward) -> Gradients:
-    """Share the gradient among the elements that are the extreme."""
+    """Share the gradient equally among the elements that attain the extreme."""
     x, dims = b.node.inputs[0], b.attrs("dims")
     count = b.emit_step("count_extremes", (x, b.result), 0, "count", **dims)
     share = b.emit_step("div", (b.gradient, count), 0, "share")
@@ -29,7 +29,7 @@ def _extreme(b: Backward) -> Gradients:
 
 
 def _prod(b: Backward) -> Gradients:
-    """Divide the product by each factor; where one is zero the gradient is not defined."""
+    """Divide the product by each factor; the gradient is not defined where a factor is zero."""
     dims = _dims(b)
     extents: dict[str, Value] = {f"e{place}": b.shape(0)[dim] for place, dim in enumerate(dims)}
     product = b.emit_step("mul", (b.gradient, b.result), 0, "product")
@@ -38,7 +38,7 @@ def _prod(b: Backward) -> Gradients:
 
 
 def _variance(b: Backward) -> Gradients:
-    """Gradients of x and of the mean; where the mean is that of x, the second is zero."""
+    """Return the gradients of x and of the mean; if the mean is that of x, the second is zero."""
     x, mean = b.node.inputs
     dims = _dims(b) if "dims" in b.node.attrs else (0, 2, 3)
     gradient = b.emit("var_backward", (b.gradient, x, mean), 0, **b.attrs("count"), dims=dims)
@@ -50,7 +50,7 @@ def _variance(b: Backward) -> Gradients:
 
 
 def _sum_exp(b: Backward) -> Gradients:
-    """Gradients of x, and of the maximum that is subtracted from it."""
+    """Return the gradients of x and of the maximum subtracted from it."""
     x, maximum = b.node.inputs
     dim = int(cast("int", b.node.attrs.get("dim", -1))) % b.rank()
     rows = tuple(other for other in range(b.rank()) if other != dim)

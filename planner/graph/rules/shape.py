@@ -10,13 +10,13 @@ from planner.graph.rules.base import Backward, Gradient, Gradients, Rule, intege
 
 def _reshape(b: Backward) -> Gradients:
     source, target = b.node.attrs["source"], b.node.attrs["target"]
-    # What the operand's shape says of the extents, the gradient's need not.
+    # The gradient's description needs extents that follow from the operand's shape but not from the gradient's.
     extents = tdl.catalog["reshape"].describe((b.rank(),), b.node.attrs).extents((b.shape(0),), b.node.attrs)
     return (b.emit("reshape", (b.gradient,), 0, source=target, target=source, extents=extents),)
 
 
 def _unbind(b: Backward) -> Gradients:
-    """Stack the outputs' gradients; an output that nobody reads contributes zeros."""
+    """Stack the gradients of the outputs; an output without readers contributes zeros."""
     parts = []
     for output, gradient in zip(b.node.outputs, b.arriving, strict=True):
         if gradient is None:
@@ -37,7 +37,7 @@ def _permute(b: Backward) -> Gradients:
 
 
 def _cat(b: Backward) -> Gradients:
-    """Cut the gradient into the operands' parts."""
+    """Split the gradient into the operands' parts."""
     sizes, total = integers(b, "sizes"), sum(integers(b, "sizes"))
     if len(sizes) == 1:
         return b.arriving
@@ -49,13 +49,13 @@ def _cat(b: Backward) -> Gradients:
 
 
 def _scattered(b: Backward, op: str, dim: int, *names: str, inputs: tuple[str, ...] = ()) -> Gradients:
-    """Apply `op`, which gives the gradient the operand's extent along a dimension."""
+    """Apply `op`, which restores the operand's extent along a dimension."""
     extents = {f"i{dim}": b.shape(0)[dim]}
     return b.emit(op, (b.gradient, *inputs), 0, **b.attrs(*names), extents=extents), *(None for _ in inputs)
 
 
 def _slice(b: Backward) -> Gradients:
-    """Surround the gradient by zeros; with steps, put them in between too."""
+    """Pad the gradient with zeros; with steps, put zeros between elements too."""
     dim = int(number(b, "dim"))
     if b.node.attrs.get("step", 1) != 1:
         return _scattered(b, "slice_backward", dim, "dim", "start", "step")
@@ -95,7 +95,7 @@ def _read_back(b: Backward) -> Gradients:
 
 
 def _in_order(b: Backward) -> Gradients:
-    """Put the gradient of the values where they came from; none flows to where they were."""
+    """Scatter the gradient of the values to where they came from; the indices have none."""
     if b.arriving[0] is None:
         return (None,)
     return _scattered(b, "gather_backward", int(number(b, "dim")), "dim", inputs=b.node.outputs[1:])[:1]

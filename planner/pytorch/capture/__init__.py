@@ -1,1 +1,1 @@
-"""From a module to a trace in which nothing is changed in place: the export, and what it needs of Python."""
+"""Capture a module as a functional trace: the export, and what it needs of Python."""

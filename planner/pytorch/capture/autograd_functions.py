@@ -1,7 +1,7 @@
-"""`torch.autograd.Function`: what its author wrote of both passes is traced, the gradient as operators of its own.
+"""Trace both passes of `torch.autograd.Function`, so that the user's gradient becomes ordinary operators.
 
-Of a call the trace holds `operand` for every tensor that has a gradient, the forward pass on these, `arriving` for the
-gradient of every result, the backward pass on these, and `with_gradient`, which says what belongs together.
+A call appears in the trace as `operand` for every tensor that has a gradient, the forward pass on these, `arriving` for
+the gradient of every result, the backward pass on these, and `with_gradient`, which ties them together.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from planner.pytorch.nodes import leaves
 from planner.pytorch.private import FunctionBase
 
 Kernels = Mapping[str, Callable[..., Any]]
-"""Functions by the schema of the operator that each is."""
+"""Functions by the schema of the operator that each implements."""
 
 
 def define(kernels: Kernels) -> torch.library.Library:
-    """Add operators to PyTorch's, in the namespace `planner`; return what keeps them."""
+    """Define operators in PyTorch's namespace `planner`; return the library, which keeps them alive."""
     library = torch.library.Library("planner", "FRAGMENT")  # type: ignore[no-untyped-call]
     for schema, kernel in kernels.items():
         library.define(schema)  # type: ignore[no-untyped-call]
@@ -45,11 +45,11 @@ LIBRARY = define({
 })  # fmt: skip
 
 OF_OPERATOR = "GeneratedBackwardFor_"
-"""How PyTorch calls the gradient of an operator that somebody registered: the trace names the operator."""
+"""Name prefix of PyTorch's gradients of registered operators, which the trace shows as one operator."""
 
 
 class _Context(FunctionCtx):
-    """What both passes of a function are given."""
+    """The `ctx` argument of both passes of a function."""
 
     def __init__(self, needs: tuple[bool, ...]) -> None:
         self.needs_input_grad = needs
@@ -63,12 +63,12 @@ class _Context(FunctionCtx):
         """What the forward pass saved."""
         return self.to_save
 
-    saved_variables = saved_tensors  # as PyTorch still calls them, too
+    saved_variables = saved_tensors  # PyTorch's older name
 
 
 @contextmanager
 def functions_traced() -> Iterator[None]:
-    """Within, calls of a `torch.autograd.Function` show a trace both passes."""
+    """Within this context, calls of a `torch.autograd.Function` trace both passes."""
 
     def apply(function: Any, *arguments: Any) -> Any:
         if function.__name__.startswith(OF_OPERATOR):
@@ -93,13 +93,13 @@ def _called(function: Any, arguments: tuple[Any, ...]) -> Any:
     with torch.no_grad():
         result = _forward(function, context, given)
     if context.dirty_tensors or any(operand._version for operand in operands):
-        raise _refused(function, "changes what it is given: let it return another tensor")
+        raise _refused(function, "changes its inputs in place: return a new tensor instead")
     results: list[Any] = leaves(result)
     tracked = [x for x in results if _has_gradient(x) and all(x is not other for other in context.non_differentiable)]
     if not operands or not tracked:
         return result
     if len(tracked) > 1 and not context.materialize_grads:
-        raise _refused(function, "asks which of its results have gradients: leave set_materialize_grads out")
+        raise _refused(function, "uses set_materialize_grads(False): remove it")
     arriving = [torch.ops.planner.arriving(x, operands) for x in tracked]
     with torch.no_grad():
         others = [_without_gradient(x) if context.materialize_grads else None for x in results]
@@ -114,7 +114,7 @@ def _called(function: Any, arguments: tuple[Any, ...]) -> Any:
 
 
 def _checkpointed(run: Any, keeps_random_state: bool, *arguments: Any) -> Any:
-    """Call what would be computed again, which changes no result; without an operand's gradient it has none."""
+    """Call a checkpointed function; without an operand that requires gradients its result has none."""
     if not torch.is_grad_enabled():
         return run(*arguments)
     if not any(map(_requires_gradient, arguments)):
@@ -137,7 +137,7 @@ def _forward(function: Any, context: _Context, given: Sequence[Any]) -> Any:
 
 
 def _backward(function: Any, context: _Context, given: Sequence[Any], arriving: Sequence[Any]) -> list[Tensor | None]:
-    """Return the gradients of the operands that have one, of their shapes and dtypes, or None."""
+    """Return the gradients of the operands that need one, in their shapes and dtypes, or None."""
     gradients = leaves(function.backward(context, *arriving))
     return [
         gradient.sum_to_size(x.shape).to(x.dtype) if isinstance(gradient, Tensor) else None
@@ -149,13 +149,13 @@ def _backward(function: Any, context: _Context, given: Sequence[Any], arriving: 
 def _in_place_of(
     results: Sequence[Any], tracked: Sequence[Tensor], others: Sequence[Tensor], rest: Sequence[Any] | None = None
 ) -> list[Any]:
-    """Return results with others in place of those that have gradients, and a rest, if there is one, of the rest."""
+    """Return results with `others` in place of tracked ones and, if given, `rest` in place of the remaining ones."""
     other = {id(x): y for x, y in zip(tracked, others, strict=True)}
     return [other.get(id(x), y) for x, y in zip(results, results if rest is None else rest, strict=True)]
 
 
 def _without_gradient(result: Any) -> Any:
-    """Return what the backward pass is given of a result that has no gradient."""
+    """Return the gradient that the backward pass receives for a result without one."""
     return torch.zeros_like(result) if isinstance(result, Tensor) else None
 
 

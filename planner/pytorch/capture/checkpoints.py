@@ -1,9 +1,9 @@
-"""Functions in `torch.utils.checkpoint`, which PyTorch runs again in the backward pass, with what they change.
+"""Functions in `torch.utils.checkpoint`, which PyTorch runs again in the backward pass; and changed parameters.
 
-Parameters that forward changes, as masks and norms do: PyTorch's optimizer updates what forward left in a parameter, by
-the gradient of that. So the last content is a leaf of its own, `planner::changed` in a trace, to which gradients flow,
-and no further; what it is made of reads the parameter without a gradient. A parameter that no gradient reaches is just
-what forward leaves of it.
+Forward may change parameters, as masks and norms do. PyTorch's optimizer then updates what forward left in the
+parameter, with the gradient of that content. Therefore the last content becomes a leaf, `planner::changed` in a trace,
+to which gradients flow and no further; its computation reads the parameter without a gradient. A parameter that no
+gradient reaches simply keeps what forward leaves in it.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from planner.pytorch.private import CheckpointHook
 def leaves_of_their_own(
     graph: Graph, contents: Mapping[Node, Sequence[Node]], trained: Mapping[str, str], loss: Node
 ) -> dict[Node, Node]:
-    """Make leaves of what parameters become; return the last content of everything that changes, by placeholder.
+    """Make leaves of the last contents of parameters; return the last content of everything that changes.
 
-    `contents` are those of every placeholder that changes, in order, the first its own; `trained` the names of
-    parameters that may have gradients by placeholder. Raises a GraphError, with the line, for a parameter that is
-    changed after something has read it through which the loss's gradient flows.
+    The result is by placeholder. `contents` lists all contents of every placeholder that changes, in order, starting
+    with its own; `trained` names, by placeholder, the parameters that may have gradients. Raises GraphError, with the
+    line, for a parameter that changes after a read through which the loss's gradient flows.
     """
     last = {}
     for source, (*before, content) in contents.items():
@@ -43,15 +43,15 @@ def leaves_of_their_own(
             continue
         if loss in dependent(graph, before, contents[source]):
             raise GraphError(
-                f"{where(content)}: forward changes the parameter {trained[source.name]} after it was read, and its "
-                "gradient would be that of either: change it before anything reads it, or a copy, as weight * mask"
+                f"{where(content)}: forward changes the parameter {trained[source.name]} after it was read, so its "
+                "gradient is ambiguous: change it before anything reads it, or change a copy, as in weight * mask"
             )
         last[source] = _leaf(graph, source, content)
     return last
 
 
 def _leaf(graph: Graph, source: Node, content: Node) -> Node:
-    """Let what reads a parameter's last content read a leaf instead, and what reads the parameter do so detached."""
+    """Let readers of a parameter's last content read a leaf instead, and readers of the parameter a detached tensor."""
     with graph.inserting_before(source.next):
         detached = graph.call_function(torch.ops.aten.detach.default, (source,))
     source.replace_all_uses_with(detached, delete_user_cb=lambda user: user is not detached)
@@ -63,7 +63,7 @@ def _leaf(graph: Graph, source: Node, content: Node) -> Node:
 
 
 def dependent(graph: Graph, before: Iterable[Node], contents: Sequence[Node]) -> set[Node]:
-    """Return the nodes to which a gradient may flow from what a parameter was before its last content."""
+    """Return the nodes to which a gradient may flow from earlier contents of a parameter."""
     dependent = set(before)
     for node in graph.nodes:
         is_cut = packet(node) == "detach" or node in contents or (changes_first(node) and node.meta.get(UNTRACKED))
@@ -73,7 +73,7 @@ def dependent(graph: Graph, before: Iterable[Node], contents: Sequence[Node]) ->
 
 
 def _is_real(node: Node) -> bool:
-    """Return True for a node that has a gradient, or none in it that could be told, as the trace's output."""
+    """Return True unless a node's results are known to be neither real nor complex, so that it has no gradient."""
     results = [leaf for leaf in leaves(example(node)) if isinstance(leaf, torch.Tensor)]
     return not results or any(tensor.is_floating_point() or tensor.is_complex() for tensor in results)
 
@@ -82,13 +82,13 @@ AROUND: ContextVar[bool] = ContextVar("within a checkpoint", default=False)
 
 INSTEAD = (
     "batch norm changes running statistics within torch.utils.checkpoint, whose function PyTorch runs again in the "
-    "backward pass: leave the checkpoint out, as --recompute plans what is kept"
+    "backward pass: remove the checkpoint and plan recomputation with --recompute"
 )
 
 
 @contextmanager
 def run_again() -> Iterator[None]:
-    """Within, what is traced runs twice in PyTorch."""
+    """Within this context, traced code runs twice in PyTorch."""
     token = AROUND.set(True)
     try:
         yield
@@ -98,9 +98,9 @@ def run_again() -> Iterator[None]:
 
 @contextmanager
 def checkpoints_traced() -> Iterator[None]:
-    """Within, functions in checkpoints are traced as what runs again; what they save is not looked at.
+    """Within this context, checkpointed functions are traced as code that runs again; saved tensors are ignored.
 
-    PyTorch's own hooks would, and leave gradients switched off in the trace where one is within another.
+    PyTorch's own hooks would inspect saved tensors, and leave gradients disabled in a trace of nested checkpoints.
     """
     tokens: list[Token[bool]] = []
 
@@ -118,7 +118,7 @@ def checkpoints_traced() -> Iterator[None]:
 
 
 def batch_norm(x: Tensor, mean: Tensor | None, var: Tensor | None, *others: Any, **named: Any) -> Tensor:
-    """Normalize as F.batch_norm does; a GraphError where running statistics follow a batch in a checkpoint."""
+    """Normalize as F.batch_norm; raise GraphError if running statistics are updated inside a checkpoint."""
     is_training = others[2] if len(others) > 2 else named.get("training", False)
     if AROUND.get() and is_training and mean is not None:
         raise GraphError(f"{users_line(traceback.extract_stack())}{INSTEAD}")
@@ -126,6 +126,6 @@ def batch_norm(x: Tensor, mean: Tensor | None, var: Tensor | None, *others: Any,
 
 
 def plain_batch_norm(x: Tensor, weight: Any, bias: Any, mean: Any, var: Any, *others: Any, **named: Any) -> Tensor:
-    """Normalize as torch.batch_norm does, whose arguments are in another order."""
+    """Normalize as torch.batch_norm, which has another order of arguments."""
     named.pop("cudnn_enabled", None)
     return batch_norm(x, mean, var, weight, bias, *others[:3], **named)

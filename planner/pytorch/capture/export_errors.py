@@ -1,4 +1,4 @@
-"""What an export would leave out without a word, and what PyTorch says when it fails, as one line."""
+"""Errors of an export: what it would silently drop, and PyTorch's failures as one-line messages."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from planner.pytorch.state.contents import is_known
 
 
 def refuse_hooks(module: nn.Module) -> None:
-    """Raise GraphError for hooks of gradients; those of forward passes are traced with these."""
+    """Raise GraphError for gradient hooks; forward hooks are traced."""
     for name, part in (*module.named_modules(), *module.named_parameters()):
         if any(getattr(part, kind, None) for kind in HOOKS):
-            raise GraphError(f"{_shown(name)}: has hooks, which would not run: remove them")
+            raise GraphError(f"{_shown(name)}: has gradient hooks, which would not run: remove them")
 
 
 def _shown(name: str) -> str:
@@ -32,7 +32,7 @@ def _shown(name: str) -> str:
 
 
 def refuse_devices(module: nn.Module, inputs: dict[str, Any]) -> None:
-    """Raise GraphError for inputs that lie on another device than the parameters."""
+    """Raise GraphError for inputs on another device than the parameters."""
     devices = {parameter.device.type for parameter in module.parameters()}
     for name, value in inputs.items():
         if isinstance(value, torch.Tensor) and devices and value.device.type not in devices:
@@ -40,61 +40,59 @@ def refuse_devices(module: nn.Module, inputs: dict[str, Any]) -> None:
 
 
 LEAST_LONG = 1 << 31
-"""The least whole number of more than 32 bits."""
+"""Smallest integer that needs more than 32 bits."""
 
 
 def refuse_layouts(module: nn.Module, inputs: dict[str, Any]) -> None:
-    """Raise GraphError for inputs and buffers that are not dense, and inputs that hold numbers of more than 32 bits.
+    """Raise GraphError for inputs and buffers that are not dense, and for inputs with integers beyond 32 bits.
 
     Other constants of a module may be sparse.
     """
     for name, value in inputs.items():
         is_long = is_known(value) and value.dtype is torch.int64 and value.numel()
         if is_long and int(value.abs().max()) >= LEAST_LONG:
-            raise GraphError(f"input {name} holds whole numbers of more than 32 bits: take them modulo a table's rows")
+            raise GraphError(f"input {name} has integers of more than 32 bits: take them modulo the table's rows")
     for name, value in (*inputs.items(), *module.named_buffers()):
         if isinstance(value, torch.Tensor) and value.layout is not torch.strided:
             layout = str(value.layout).removeprefix("torch.")
-            raise GraphError(f"{_shown(name)} is {layout}: give to_dense() of it, or keep it in a plain attribute")
+            raise GraphError(f"{_shown(name)} is {layout}: pass its to_dense(), or keep it in a plain attribute")
 
 
 def failure(error: Exception) -> GraphError:
-    """Return what PyTorch could not do with a module as one line, with the user's own line where there is one."""
+    """Return PyTorch's failure to export a module as one line, with the user's own line if there is one."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     frames = _users(traceback.extract_tb(error.__traceback__))
     where, reason = users_line(frames), lines[0] if lines else "no message"
     if frames and type(error).__name__ == "GuardOnDataDependentSymNode":
         return GraphError(
-            f"{where}data decide what Python does ({frames[-1].line}): {OTHERWISE.format(frames[-1].name)}{advice()}"
+            f"{where}control flow depends on data ({frames[-1].line}): {OTHERWISE.format(frames[-1].name)}{advice()}"
         )
     known = next((known for text, known in ADVICE.items() if text in reason), "")
     return GraphError(f"{where}PyTorch cannot export the module: {type(error).__name__}: {known or reason}{advice()}")
 
 
 OTHERWISE = (
-    "let torch.where choose, leave out an if that only skips work on no rows, or keep {0}() from coming here by other "
-    "inputs or another configuration; where the file is not yours, by a subclass with a {0}() of its own"
+    "use torch.where, remove an if that only skips work on empty tensors, or choose inputs or a configuration for "
+    "which {0}() is not called; in a file that is not yours, override {0}() in a subclass"
 )
 
 ADVICE = {
     "aten.equal": (
-        "whether two tensors are equal, as torch.equal or torch.cov with weights ask, is for data to decide: write it "
-        "with operators on elements"
+        "the result of a comparison of whole tensors (torch.equal, or torch.cov with weights) depends on data: write "
+        "it with element-wise operators"
     ),
     "unhashable type: non-nested SymInt": (
-        "tolist() or item() makes numbers of a tensor, which would be one for all batches: keep it a tensor"
+        "tolist() or item() converts a tensor to Python numbers, fixed for all batches: keep it a tensor"
     ),
-    ".numpy() is not supported": (
-        "numpy() makes an array of a tensor, which would be one for all batches: keep it a tensor"
-    ),
-    "Sparse CSR tensors": "a sparse tensor of compressed rows: keep to_dense() of it, or to_sparse_coo()",
-    "Disabling autocast": "autocast names a device that is not here (Disabling autocast): cast explicitly",
+    ".numpy() is not supported": ("numpy() converts a tensor to an array, fixed for all batches: keep it a tensor"),
+    "Sparse CSR tensors": "a sparse CSR tensor: convert it with to_dense() or to_sparse_coo()",
+    "Disabling autocast": "autocast is for an unavailable device (Disabling autocast): cast explicitly",
     "fake tensor in the exported program": (
-        "forward makes a tensor of Python's numbers, as torch.distributions does, or a file or a class keeps one of an "
-        "import before: make it in __init__, as a buffer"
+        "forward creates a tensor from Python numbers, as torch.distributions does, or a file or class keeps one from "
+        "an earlier import: create it in __init__, as a buffer"
     ),
 }
-"""By what PyTorch says, what is wrong and what to do."""
+"""Explanations and advice by a part of PyTorch's message."""
 
 
 def _users(stack: traceback.StackSummary) -> list[traceback.FrameSummary]:
@@ -102,7 +100,7 @@ def _users(stack: traceback.StackSummary) -> list[traceback.FrameSummary]:
 
 
 def users_line(stack: Iterable[traceback.FrameSummary]) -> str:
-    """Return the user's innermost line of a stack and a colon, or nothing."""
+    """Return the user's innermost line of a stack with a colon, or an empty string."""
     lines = [spelled(frame.filename, frame.lineno or 0) for frame in stack if is_users(frame.filename)]
     return f"{lines[-1]}: " if lines else ""
 
@@ -112,13 +110,13 @@ OF_MODULES = frozenset(vars(nn.Module()))
 
 
 def random_states() -> tuple[object, object]:
-    """Return the states of the generators of Python and of NumPy."""
+    """Return the states of Python's and NumPy's random generators."""
     return random.getstate(), str(np.random.get_state(legacy=False))
 
 
 @contextmanager
 def silent() -> Iterator[None]:
-    """Within, PyTorch logs nothing of what it raises as well."""
+    """Within this context, PyTorch does not log what it also raises."""
     loggers = [logging.getLogger(name) for name in LOGGERS]
     levels = [logger.level for logger in loggers]
     for logger in loggers:

@@ -1,4 +1,4 @@
-"""What a trace changes in place, written as new tensors that later readers read."""
+"""Functionalize a trace: in-place changes become new tensors, which later readers read."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from planner.pytorch.private import schema_of
 aten = torch.ops.aten
 
 COUNTER = "num_batches_tracked"
-"""What batch norm counts in and never reads."""
+"""Batch norm's counter, which it never reads."""
 
 
 FOLLOWING = {"batch_norm": "training", "native_batch_norm": "training", "instance_norm": "use_input_stats"}
-"""Operators that may change the running statistics they are given, of which a trace says nothing, and by which flag."""
+"""Operators that may change their running statistics without showing it in the trace, with the controlling flag."""
 
 
 OWNER = "owner"
-"""What says of a node that it is all of a state's memory, though it may be a view of what was written."""
+"""Marks a node that owns all of a state's memory, although it may be a view of what was written."""
 
 
 VIEW = "view"
-"""What says of a node that its result lies in an operand's memory, of which its operator's schema says nothing."""
+"""Marks a node whose result lies in an operand's memory, which its operator's schema does not declare."""
 
 
 def note_views(graph: Graph) -> None:
-    """Note which results lie in the memory of operands though no schema says so, as those of meshgrid and einsum do."""
+    """Mark results that lie in the memory of operands without a declaration in the schema (meshgrid, einsum)."""
     for node in graph.nodes:
         is_new = schema_of(node.target) is None or changes_first(node) or "out" in node.kwargs
         if (
@@ -46,11 +46,11 @@ def note_views(graph: Graph) -> None:
 
 DROPOUTS = ("dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout")
 FRESH = ("lift_fresh_copy",)
-"""Operators whose examples share memory, though results do not."""
+"""Operators whose examples share memory although their results do not."""
 
 
 def _is_identity(node: Node) -> bool:
-    """Return True for a dropout that drops nothing: PyTorch returns what it is given."""
+    """Return True for a dropout that drops nothing: PyTorch returns its input."""
     return packet(node) in DROPOUTS and (not bound(node)["train"] or not bound(node)["p"])
 
 
@@ -59,32 +59,32 @@ def _memory_of_operands(node: Node) -> set[int]:
 
 
 def memory_of(node: Node) -> set[int]:
-    """Return the identities of the memory that a node's results lie in, as those do that are not sparse."""
+    """Return the identities of the storages of a node's results that are not sparse."""
     tensors = (leaf for leaf in leaves(example(node)) if isinstance(leaf, torch.Tensor))
     return {tensor.untyped_storage()._cdata for tensor in tensors if tensor.layout is torch.strided}
 
 
 def relaid_out_of_place(graph: Graph, states: Iterable[str] = ()) -> None:
-    """Let what lays a tensor itself otherwise, as t_() does, return a view of it, which later readers read.
+    """Let operators that change a tensor's own strides, such as t_(), return a view, which later readers read.
 
-    Raises a GraphError, with the line, for the placeholders `states`, and for what gives a tensor other memory.
+    Raises GraphError, with the line, for the placeholders `states`, and for operators that change a tensor's memory.
     """
     kept = set(states)
     for node in [node for node in graph.nodes if torch.Tag.inplace_view in getattr(node.target, "tags", ())]:
         operand, name = node.all_input_nodes[0], packet(node)
         view = _overload(getattr(aten, name.removesuffix("_")), node)
         if view is None or not _aliases(view._schema) or operand.name in kept:
-            raise GraphError(f"{where(node)}: {name} lays a tensor itself otherwise: assign a view, or another tensor")
+            raise GraphError(f"{where(node)}: {name} changes a tensor's strides: assign a view, or another tensor")
         for user in [user for user in operand.users if user > node]:
             user.replace_input_with(operand, node)
         node.target = view
 
 
 def out_of_place(graph: Graph, states: Iterable[str] = ()) -> dict[Node, list[Node]]:
-    """Let what reads a tensor after it was changed read the result, through the views that it reads it through.
+    """Let readers of a tensor after a change read the result, through the same views.
 
-    Returns the contents of every one of the placeholders `states` that changes, in order, itself the first. Raises a
-    GraphError, with the line, for views of which nobody can tell where their elements lie.
+    Returns the contents of each placeholder in `states` that changes, in order, starting with itself. Raises
+    GraphError, with the line, for views whose elements cannot be located.
     """
     sources = [node for node in graph.nodes if node.op == "placeholder" and node.name in set(states)]
     roots, contents = {node: node for node in sources}, {node: [node] for node in sources}
@@ -102,7 +102,7 @@ def out_of_place(graph: Graph, states: Iterable[str] = ()) -> dict[Node, list[No
 
 
 def _only_counts(buffer: Node) -> bool:
-    """Return True for what batch norm counts in, which nothing reads."""
+    """Return True for batch norm's counter, which nothing reads."""
     return str(buffer.target).endswith(COUNTER) and _is_unread(buffer)
 
 
@@ -111,10 +111,10 @@ def _is_unread(node: Node) -> bool:
 
 
 def _copy_into(node: Node, out: Node) -> None:
-    """Let an operator that writes its result into a tensor return it, and copy it there."""
+    """Let an operator that writes into a given tensor return its result, and copy that."""
     overload = _overload(node.target.overloadpacket, node)  # type: ignore[union-attr]
     if overload is None:
-        raise GraphError(f"{where(node)}: {node.target} has no form without out=: assign the result")
+        raise GraphError(f"{where(node)}: {node.target} exists only with out=: assign the result")
     node.target, node.kwargs = overload, {key: value for key, value in node.kwargs.items() if key != "out"}
     with node.graph.inserting_before(node.next):
         copy = _added(node, node, aten.copy_.default, (out, node))
@@ -123,7 +123,7 @@ def _copy_into(node: Node, out: Node) -> None:
 
 
 def _overload(overloads: Any, node: Node) -> Any:
-    """Return the one of some overloads that has the same arguments as a node's operator but `out`, or None."""
+    """Return the overload with the same arguments as a node's operator except `out`, or None."""
     names = [argument.name for argument in schema_of(node.target).arguments if argument.name != "out"]  # type: ignore[union-attr]
     for name in overloads.overloads():
         overload = getattr(overloads, name)
@@ -140,10 +140,10 @@ def changes_first(node: Node) -> bool:
 
 
 def _replace(node: Node, states: Mapping[Node, Node], *, is_last: bool) -> tuple[Node, Node | None]:
-    """Write the tensor that a changed one is a view of anew, and read again every view of it.
+    """Write the new content of the tensor that a changed one is a view of, and recreate every view of it.
 
-    `states` says of which state a node has the content. What a view becomes is read as a view again, unless this is
-    the last change. Returns the tensor's new content, and its state, if it is one's.
+    `states` maps nodes to the state whose content they have. The changed view itself is also recreated, except for the
+    last change. Returns the tensor's new content, and its state, if it belongs to one.
     """
     changed = node.args[0]
     assert isinstance(changed, Node)
@@ -152,7 +152,7 @@ def _replace(node: Node, states: Mapping[Node, Node], *, is_last: bool) -> tuple
     state = states.get(root)
     is_fresh = root.op == "call_function" and not root.all_input_nodes
     if state is None and not is_fresh and any(packet(view) == "detach" for view in path):
-        raise GraphError(f"{where(node)}: {packet(node)} changes what has a gradient past that: copy it first")
+        raise GraphError(f"{where(node)}: {packet(node)} changes a detached tensor that shares memory: copy it first")
     aliases = aliases_of(root, node)
     readers = {alias: [user for user in alias.users if user > node] for alias in aliases}
     for user in readers.pop(changed):
@@ -177,8 +177,8 @@ def _replace(node: Node, states: Mapping[Node, Node], *, is_last: bool) -> tuple
 def _refuse_copies(node: Node, aliases: Iterable[Node]) -> None:
     views = [alias for alias in aliases if _shares_memory(alias)]
     if strange := [view for view in views if _writer(view) is None or _may_be_copy(view)]:
-        name = packet(strange[0]) or packet(strange[0].all_input_nodes[0])  # of one of several parts
-        raise GraphError(f"{where(node)}: {node.target} changes what is read through {name} as well: copy it first")
+        name = packet(strange[0]) or packet(strange[0].all_input_nodes[0])  # of one of several results
+        raise GraphError(f"{where(node)}: {node.target} changes memory that is also read through {name}: copy it first")
 
 
 def _written(node: Node, path: list[Node]) -> Node:
@@ -206,28 +206,28 @@ def _added(node: Node, like: Node, target: Any, arguments: tuple[Any, ...], name
 
 
 Written = Callable[[Node, Node, Node], tuple[Any, tuple[Any, ...]]]
-"""From a tensor, a view of it and the view's new content to the operator and arguments that write it."""
+"""Maps a tensor, a view of it and the view's new content to the operator and arguments that write it."""
 
 
 def _as_was(parent: Node, view: Node, content: Node) -> tuple[Any, tuple[Any, ...]]:
-    """Write a view that has all elements in their order."""
+    """Write a view that has all elements in order."""
     return aten.view.default, (content, list(example(parent).shape))
 
 
 def _narrowed(parent: Node, view: Node, content: Node) -> tuple[Any, tuple[Any, ...]]:
-    """Write a view that has some neighbours along a dimension."""
+    """Write a view of a contiguous range along a dimension."""
     _, dim, start, length = bound(view).values()
     start = start + example(parent).shape[dim] if start < 0 else start
     return aten.slice_scatter.default, (parent, content, dim, start, start + length)
 
 
 def _scattered(target: Any) -> Written:
-    """Write a view that has some of the elements."""
+    """Write a view of some of the elements."""
     return lambda parent, view, content: (target, (parent, content, *view.args[1:]))
 
 
 def _back(parent: Node, view: Node, content: Node) -> tuple[Any, tuple[Any, ...]]:
-    """Write a view whose dimensions are in another order."""
+    """Write a view with permuted dimensions."""
     order = [dim % len(view.args[1]) for dim in view.args[1]]  # type: ignore[union-attr, arg-type, operator]
     return aten.permute.default, (content, [order.index(dim) for dim in range(len(order))])
 
@@ -236,7 +236,7 @@ AS_WAS = (
     "view", "view_as", "reshape", "flatten", "unflatten", "ravel", "unsqueeze", "squeeze", "_unsafe_view", "alias",
     "contiguous", "to", "type_as", "sum_to_size", "conj_physical", "atleast_1d", "atleast_2d", "atleast_3d", *DROPOUTS,
 )  # fmt: skip
-"""Operators whose results, where these are views, have all elements in their order."""
+"""Operators whose results, if views, have all elements in order."""
 
 WRITTEN: Mapping[str, Written] = {
     **dict.fromkeys(AS_WAS, _as_was),
@@ -251,16 +251,16 @@ WRITTEN: Mapping[str, Written] = {
     "detach": lambda parent, view, content: (view.target, (content,)),
     "diagonal": _scattered(aten.diagonal_scatter.default),
 }
-"""By the operator that makes the view."""
+"""Writers by the operator that creates the view."""
 
 
 def _writer(view: Node) -> Written | None:
-    """Return how a view is written; None for one of which nobody can tell where its elements lie."""
+    """Return how a view is written; None if its elements cannot be located."""
     return WRITTEN.get(packet(view), _as_was if _is_its_operand(view) else None)
 
 
 def _is_its_operand(node: Node) -> bool:
-    """Return True for a result that is the operand itself, as that of type_as may be."""
+    """Return True for a result that is the operand itself, as may happen with type_as."""
     result, operand = example(node), example(node.all_input_nodes[0])
     if not (isinstance(result, torch.Tensor) and isinstance(operand, torch.Tensor)):
         return False
@@ -279,7 +279,7 @@ def ancestry(node: Node) -> list[Node]:
 
 
 def aliases_of(root: Node, until: Node) -> set[Node]:
-    """Return the nodes before one whose results are in the memory of a root."""
+    """Return the nodes before `until` whose results lie in the memory of a root."""
     aliases, waiting = {root}, [root]
     while waiting:
         alias = waiting.pop()
@@ -308,7 +308,7 @@ COPIES_OR_VIEWS = ("reshape", "flatten", "ravel")
 
 
 def _is_copy(node: Node) -> bool:
-    """Return True for a tensor laid anew that no strides make of the old one's memory."""
+    """Return True for a copy that no strides can express as a view of the old memory."""
     shape = example(node).shape
     if _is_unknown(shape):
         return False
@@ -320,7 +320,7 @@ def _is_copy(node: Node) -> bool:
 
 
 def _may_be_copy(node: Node) -> bool:
-    """Return True for a tensor laid anew of which nobody can tell."""
+    """Return True for a reshaped tensor that may or may not be a copy."""
     return packet(node) in COPIES_OR_VIEWS and _is_unknown(example(node).shape)
 
 

@@ -1,4 +1,4 @@
-"""What Python does of a module as it is traced, where PyTorch's own code would ask data what to do."""
+"""Overrides of Python behaviour during tracing, where PyTorch's own code would depend on data."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ from planner.pytorch.translate.bags import bags
 
 @contextmanager
 def idioms_traced() -> Iterator[None]:
-    """Within, distributions check no arguments, torch.vmap is refused, and whatever an extension does is done."""
+    """Within this context, distributions skip validation, torch.vmap is refused, and extensions apply."""
     flat_vmap, validates = vmap._flat_vmap, Distribution._validate_args
     vmap._flat_vmap = _refuse_mapped
-    Distribution.set_default_validate_args(False)  # a check asks data
+    Distribution.set_default_validate_args(False)  # a check depends on data
     try:
         with ExitStack() as stack:
             for around in extension().around.values():
@@ -42,17 +42,17 @@ def idioms_traced() -> Iterator[None]:
 
 def _refuse_mapped(*_: object, **__: object) -> NoReturn:
     raise GraphError(
-        f"{users_line(traceback.extract_stack())}torch.vmap has no operator here (pip install extras/rare_operators "
-        "takes up to 64 slices): write it for whole tensors, by broadcasting"
+        f"{users_line(traceback.extract_stack())}torch.vmap is not supported (pip install extras/rare_operators "
+        "supports up to 64 slices): write it for whole tensors, with broadcasting"
     )
 
 
 class OverriddenFunctions(TorchFunctionMode):
-    """Within, what an export would leave out, or cannot take, of functions of PyTorch is refused or done otherwise.
+    """Within this mode, functions of PyTorch that an export drops or does not support are refused or replaced.
 
-    A hook of a tensor raises a GraphError with the user's line; `data` of a tensor is what `detach` returns. A
-    parameter that a container of the `module` holds, too, is the module's, which is another in a trace. What an export
-    really changes, as it does tensors that are no buffers, holds afterwards what it held before.
+    A hook of a tensor raises GraphError with the user's line; `data` of a tensor is what `detach` returns. A parameter
+    that a container of the `module` also holds is replaced by the module's, which is another object in a trace. An
+    export writes into some real tensors, such as those that are not buffers; their content is restored afterwards.
     """
 
     def __init__(self, module: nn.Module) -> None:
@@ -65,7 +65,7 @@ class OverriddenFunctions(TorchFunctionMode):
         self.finds = any(id(leaf) in self.names for value in containers for leaf in tree_leaves(value))
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Call a function of PyTorch, or what stands for it."""
+        """Call a function of PyTorch, or its replacement."""
         name = getattr(function, "__name__", "")
         if why := REFUSED.get(function) or REFUSED.get(name):
             raise GraphError(f"{users_line(traceback.extract_stack())}{why}")
@@ -84,14 +84,14 @@ class OverriddenFunctions(TorchFunctionMode):
         return self.instead.get(function, self.instead.get(name, function))(*args, **(kwargs or {}))
 
     def __exit__(self, *failure: Any) -> None:
-        """Put back what was changed."""
+        """Restore what was changed."""
         super().__exit__(*failure)  # type: ignore[no-untyped-call]
         with torch.no_grad():
             for tensor, content in self.before.items():
                 tensor.copy_(content)
 
     def _note(self, *changed: Any) -> None:
-        """Note what tensors that are changed next hold, so that they may hold it again."""
+        """Record the content of tensors about to be changed, to restore it later."""
         self.before.update((x, content_of(x)) for x in changed if is_known(x) and x not in self.before)
 
     def _own(self, value: Any) -> Any:
@@ -100,13 +100,13 @@ class OverriddenFunctions(TorchFunctionMode):
 
 
 def _for_each(name: str, tensors: Sequence[Tensor], *others: Any, **named: Any) -> list[Tensor]:
-    """Call a function for each of several tensors, with what it is given of each."""
+    """Call a function for each of several tensors, with the corresponding further arguments."""
     columns = (other if isinstance(other, list | tuple) else [other] * len(tensors) for other in others)
     return [getattr(tensor, name)(*rest, **named) for tensor, *rest in zip(tensors, *columns, strict=True)]
 
 
 def _instance_norm(x: Tensor, running_mean: Any = None, running_var: Any = None, **settings: Any) -> Tensor:
-    """Normalize by the samples; running statistics follow the mean of theirs."""
+    """Normalize by sample; running statistics track the mean over samples."""
     if running_mean is None or not settings.get("use_input_stats", True):
         return F.instance_norm(x, running_mean, running_var, **settings)
     result = F.instance_norm(x, **settings)
@@ -122,22 +122,20 @@ STANDING_IN: Mapping[Callable[..., Any], Callable[..., Any]] = {
     F.instance_norm: _instance_norm,
     F.embedding_bag: bags,
 }
-"""By a function that changes running statistics, or reads bags of rows, what is traced instead."""
+"""Replacements of functions that change running statistics, or read bags of rows."""
 
 
 GRADIENTS = (
-    "torch.autograd.grad, or torch.func's, in forward: gradients of gradients are not taken; leave the penalty out, or "
+    "torch.autograd.grad or torch.func in forward: higher-order gradients are not supported; remove the penalty, or "
     "write the derivative as operators"
 )
-BACKWARD = (
-    "backward() in forward: the gradients of what is returned are taken here: return the loss, or the sum of several"
-)
+BACKWARD = "backward() in forward: gradients are computed outside of the module: return the loss, or a sum of losses"
 REFUSED: Mapping[Any, str] = {
-    torch.Tensor.register_hook: "register_hook: a hook of a tensor would not run: remove it",
+    torch.Tensor.register_hook: "register_hook: hooks of tensors would not run: remove it",
     torch.autograd.grad: GRADIENTS,
     "_make_dual": GRADIENTS,
     **dict.fromkeys((torch.Tensor.backward, torch.autograd.backward), BACKWARD),
 }
-"""By a function, or by the name of one that is not public, why it is refused."""
+"""Reasons why functions are refused, by the function, or by name for functions that are not public."""
 
 GET_DATA, SET_DATA = torch.Tensor.data.__get__, torch.Tensor.data.__set__  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""What Python keeps from one call of a module to the next, and what a trace leaves of itself there."""
+"""Python state that a module keeps between calls, and that a trace changes."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from planner.pytorch.private import FakeTensor
 from planner.pytorch.state.contents import is_known
 
 HOLDERS = (dict, list, set, deque, CellType)
-"""What may hold something else later; objects and functions have dicts."""
+"""Mutable containers; objects and functions have dicts."""
 
 MOST_VALUES = 1 << 20
-"""How many values are looked at."""
+"""Largest number of values to inspect."""
 
 
 def reachable(*roots: object) -> list[Any]:
-    """Return values, and all that they hold: in attributes, containers, methods and what functions enclose."""
+    """Return values and everything that they hold: in attributes, containers, methods and closures."""
     waiting, values = list(roots), dict[int, Any]()
     while waiting and len(values) < MOST_VALUES:
         value = waiting.pop()
@@ -54,7 +54,7 @@ def _held(value: Any) -> Iterable[Any]:
 
 
 def _content(holder: Any) -> Any:
-    """Return what a container holds, as a list or a dict, whatever its class would say."""
+    """Return the content of a container as a list or a dict, bypassing its class's own methods."""
     if isinstance(holder, dict):
         return dict.copy(holder)
     if isinstance(holder, CellType):
@@ -64,9 +64,9 @@ def _content(holder: Any) -> Any:
 
 
 class PythonState:
-    """What a module and its loss reach in attributes, containers and closures, to be put back after a trace.
+    """What a module and its loss reach in attributes, containers and closures, to be restored after a trace.
 
-    `later` is what a traced call leaves there for the next one, without tensors; None where that is the same.
+    `later` is the state that a traced call leaves for the next one, without tensors; None if it is unchanged.
     """
 
     def __init__(self, *parts: object) -> None:
@@ -80,7 +80,7 @@ class PythonState:
         self._registered = [(holder, _content(holder)) for holder in holders if id(holder) in registered]
 
     def note_call(self) -> None:
-        """Note what a traced call that ends has left."""
+        """Record the state that a finished traced call has left."""
         changed = [pair for pair in self._contents if not _is_alike(*pair)]
         for holder, before in changed:
             _put_back(holder, _untraced(_content(holder), before))
@@ -89,12 +89,12 @@ class PythonState:
         else:
             self.later = PythonState(*self._parts)
             known = {id(holder): before for holder, before in self._registered}
-            for holder, now in self.later._registered:  # tensors that are others in a trace
+            for holder, now in self.later._registered:  # tensors that are other objects in a trace
                 own = {name: tensor for name, tensor in known.get(id(holder), {}).items() if tensor is not None}
                 now.update({name: own[name] for name in own.keys() & now.keys()})
 
     def put_back(self) -> None:
-        """Let everything hold what it held."""
+        """Restore all contents."""
         for holder, before in (*self._contents, *self._registered):
             if not _is_alike(holder, before):
                 _put_back(holder, before)
@@ -109,7 +109,7 @@ def _put_back(holder: Any, before: Any) -> None:
 
 
 def _untraced(content: Any, before: Any) -> Any:
-    """Return a content, with what was there before in place of tensors of a trace, and of what holds any."""
+    """Return a content in which tensors of a trace, and values that hold any, are replaced by the earlier values."""
     if not isinstance(content, dict):
         known = set(map(id, before))
         return before if any(_is_traced(value) for value in content if id(value) not in known) else content
@@ -123,7 +123,7 @@ def _is_traced(value: Any) -> bool:
 
 
 def _is_alike(holder: Any, before: Any) -> bool:
-    """Return True if a container holds the same values in the same order, or equal numbers and texts."""
+    """Return True if a container holds the same values in the same order, or equal numbers and strings."""
     now = _content(holder)
     if len(now) != len(before) or (isinstance(now, dict) and [*now] != [*before]):
         return False
@@ -133,9 +133,9 @@ def _is_alike(holder: Any, before: Any) -> bool:
 
 @contextmanager
 def assigned_in_place(*parts: object) -> Iterator[None]:
-    """Within, modules are called; after it, parameters and buffers that forward assigned are written in place.
+    """Call modules within this context; afterwards, parameters and buffers that forward assigned are written in place.
 
-    A buffer that no file has may get another shape, as a table of as many positions as there are.
+    A non-persistent buffer may change its shape, such as a table of as many positions as there are.
     """
     modules = [part for part in reachable(*parts) if isinstance(part, nn.Module)]
     owned: list[tuple[nn.Module, dict[str, Any]]]
@@ -147,35 +147,35 @@ def assigned_in_place(*parts: object) -> Iterator[None]:
         after = held.get(name)
         if isinstance(before, Tensor) and isinstance(after, Tensor) and after is not before:
             if sum(other is before for *_, other in registered) > 1:
-                raise GraphError(f"forward gives {name}, which has other names, another tensor: write it in place")
+                raise GraphError(f"forward assigns {name}, which is shared under other names: change it in place")
             if after.shape == before.shape:
                 written.append((held, name, before, after.detach().clone()))
             elif name not in part._non_persistent_buffers_set:
-                raise GraphError(f"forward gives {name} of shape {tuple(before.shape)} another: let its shape stay")
-    for held, name, before, content in written:  # what is assigned may be another of these
+                raise GraphError(f"forward changes the shape of {name}, {tuple(before.shape)}: keep its shape")
+    for held, name, before, content in written:  # an assigned tensor may be another of these
         with torch.no_grad():
             held[name] = before.copy_(content)
 
 
 def refuse_other(program: ExportedProgram, again: ExportedProgram) -> None:
-    """Raise a GraphError, with the line, if two traces of a module differ in an operator or a constant."""
+    """Raise GraphError, with the line, if two traces of a module differ in an operator or a constant."""
     for node, other in zip_longest(_calls(program), _calls(again)):
         first, second = map(_text, (node, other))
         if first != second:
             lines = [line for line in map(line_of, filter(None, (node, other))) if line]
             raise GraphError(
-                f"{(*lines, 'the module')[0]}: forward computes {first} in its first call, {second} in the next: "
-                "count outside of the module, keep random numbers in a buffer, or call the module once before"
+                f"{(*lines, 'the module')[0]}: forward computes {first} in its first call but {second} in the next: "
+                "count outside of the module, keep random numbers in a buffer, or call the module before the import"
             )
     for name, constant in program.constants.items():
         if is_known(constant) and not _is_equal(constant, again.constants[name]):
             raise GraphError(
-                f"forward makes another constant ({name}) in every call: make it in __init__, and keep it in a buffer"
+                f"forward creates a new constant ({name}) in every call: create it in __init__ and keep it in a buffer"
             )
 
 
 def _calls(program: ExportedProgram) -> Iterator[Node]:
-    """Yield the operators of a trace, those of its regions after the others."""
+    """Yield the operators of a trace, with those of its regions after the others."""
     parts = (part for part in program.graph_module.modules() if isinstance(part, GraphModule))
     return (node for part in parts for node in part.graph.nodes if node.op == "call_function")
 
@@ -188,7 +188,7 @@ def _text(node: Node | None) -> str:
 
 
 def _is_equal(constant: Tensor, other: Tensor) -> bool:
-    """Return True for equal elements, no number in both among them."""
+    """Return True for equal elements, where NaN equals NaN."""
     if constant is other:
         return True
     a, b = constant.to_dense(), other.to_dense()

@@ -1,4 +1,4 @@
-"""Regions that PyTorch keeps apart in a trace (no gradients, autocast), put in line with the rest."""
+"""Inline the regions that PyTorch keeps apart in a trace (no_grad, autocast)."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from planner.pytorch.translate.decompositions import decompose, dtypes
 
 
 def with_casts(module: GraphModule, autocast: torch.autocast) -> None:
-    """Cast what autocast casts before each of a graph's operators, and put what casts within in its parts' place.
+    """Insert the casts of autocast before each operator, and replace operators that cast internally by their parts.
 
-    Raises a GraphError, with the line, for an operator of which that cannot be said.
+    Raises GraphError, with the line, for an operator for which neither is possible.
     """
     for node in list(module.graph.nodes):
         if isinstance(node.target, OpOverload):
@@ -45,11 +45,11 @@ def _cast(module: GraphModule, node: Node, autocast: torch.autocast) -> None:
         with autocast:
             is_replaced = decompose(module, node, "")
         if not is_replaced:
-            raise GraphError(f"{line_of(node)}: {node.target} under autocast: cast explicitly")
+            raise GraphError(f"{line_of(node)}: autocast cannot be traced through {node.target}: cast explicitly")
 
 
 class _Casts(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Notes which tensors are cast, and to what dtypes."""
+    """Record which tensors are cast, and to which dtypes."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -64,9 +64,10 @@ class _Casts(TorchDispatchMode):  # type: ignore[no-untyped-call]
 def _run(
     node: Node, casts: Mapping[Node, torch.dtype], autocast: torch.autocast | None
 ) -> tuple[list[Any], int, Mapping[Node, torch.dtype]]:
-    """Run an operator on operands that are cast.
+    """Run an operator on operands after casts.
 
-    Return the dtypes of its results, how many other tensors it casts, and to which dtypes it casts operands.
+    Return the dtypes of its results, the number of other tensors that it casts, and the dtypes to which it casts
+    operands.
     """
     examples = {operand: example(operand) for operand in node.all_input_nodes}
     with fake_mode_of([*examples.values()]), torch.no_grad():
@@ -85,14 +86,14 @@ def _run(
 GRADIENTS, AUTOCAST = "wrap_with_set_grad_enabled", "wrap_with_autocast"
 
 FIRST_OPERAND = {GRADIENTS: 2, AUTOCAST: 5}
-"""Where, among the arguments, those of the region's own graph begin; the argument before is the graph."""
+"""Index of the first argument that belongs to the region's graph; the argument before it is the graph."""
 
 
 class RegionsApart(TorchFunctionMode):
-    """Within, an export sees autocast end where gradients are switched on or off, and begin again.
+    """Within this mode, an export sees autocast end where gradients are switched on or off, and begin again.
 
-    Of what begins in the middle of a region of autocast it forgets where it began. Transformers do not ask masks
-    whether they are causal, which is_causal says.
+    PyTorch forgets where a region of autocast began if another begins inside it. Also, transformers do not test masks
+    for causality, which is_causal states.
     """
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -115,13 +116,13 @@ class RegionsApart(TorchFunctionMode):
 
 
 UNTRACKED = "untracked"
-"""What says of a node that it was in a region without gradients."""
+"""Marks a node that was in a region without gradients."""
 
 
 def inline_regions(module: GraphModule, autocast: torch.autocast | None = None) -> None:
-    """Put the nodes of every region among the others; what leaves one without gradients is detached.
+    """Replace every region by its nodes; results of a region without gradients are detached.
 
-    What autocast casts, `autocast` in the module itself, is cast by nodes; see `with_casts` for what is refused.
+    `autocast` is that of the module itself; its casts become nodes. See `with_casts` for what is refused.
     """
     if autocast is not None:
         with_casts(module, autocast)
@@ -150,7 +151,7 @@ def _inline(module: GraphModule, node: Node, name: str, autocast: torch.autocast
         results = [_detached(module, node, x, operands) if isinstance(example(x), torch.Tensor) else x for x in results]
     for user in list(node.users):
         if user.target is not operator.getitem:
-            raise GraphError(f"{where(user)}: reads a region of {name} as a whole")
+            raise GraphError(f"{where(user)}: uses all results of a region of {name} at once")
         user.replace_all_uses_with(results[user.args[1]])  # type: ignore[index]
         module.graph.erase_node(user)
     module.graph.erase_node(node)
@@ -158,7 +159,7 @@ def _inline(module: GraphModule, node: Node, name: str, autocast: torch.autocast
 
 
 def _detach_written(node: Node) -> None:
-    """Let no gradient flow to what an operator in a region without gradients writes into its first operand."""
+    """Detach what an operator in a region without gradients writes into its first operand."""
     tensors = {operand: example(operand) for operand in node.all_input_nodes if operand is not node.args[0]}
     for operand in (operand for operand, tensor in tensors.items() if _has_gradient(tensor)):
         with node.graph.inserting_before(node):
@@ -172,7 +173,7 @@ def _has_gradient(value: object) -> bool:
 
 
 def _copied(module: GraphModule, node: Node, region: GraphModule, operands: Sequence[object]) -> list[Node]:
-    """Copy a region's nodes to where it stands; return what it returns."""
+    """Copy a region's nodes to its place; return its results."""
     inputs = [inner for inner in region.graph.nodes if inner.op == "placeholder"]
     for inner in region.graph.nodes:
         if inner.op == "get_attr":
@@ -185,7 +186,7 @@ def _copied(module: GraphModule, node: Node, region: GraphModule, operands: Sequ
 
 
 def _detached(module: GraphModule, node: Node, result: Node, operands: Sequence[object]) -> Node:
-    """Return a region's result without a gradient, unless it is an operand itself, as what is cast to its own dtype."""
+    """Return a region's result without a gradient, unless it is an operand itself, such as a cast to its own dtype."""
     origin = result
     while origin not in operands and _returns_operand(origin):
         origin = origin.all_input_nodes[0]
@@ -198,7 +199,7 @@ def _detached(module: GraphModule, node: Node, result: Node, operands: Sequence[
 
 
 def _returns_operand(node: Node) -> bool:
-    """Return True if PyTorch returns the very tensor that an operator is given first."""
+    """Return True if PyTorch returns the very tensor that is an operator's first operand."""
     operands = node.all_input_nodes
     if not isinstance(node.target, OpOverload) or not operands:
         return False

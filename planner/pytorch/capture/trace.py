@@ -1,4 +1,4 @@
-"""From a module to its trace: operators in the order of their execution, without running any of them."""
+"""Trace a module: its operators in the order of execution, without running any of them."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ from planner.pytorch.state.contents import is_known
 
 
 class Step(nn.Module):
-    """A module with its loss, called with the values of Arguments of some structure: what is traced.
+    """A module with its loss, called with the values of Arguments of a given structure; this is what is traced.
 
-    `state` is what Python keeps of the module as it is traced, else None.
+    `state` is the module's Python state during tracing, else None.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class Step(nn.Module):
         self.state: PythonState | None = None
 
     def forward(self, *arguments: Any) -> Any:
-        """Return the loss: the module's own result or what that calls its loss, or the loss of it and the targets."""
+        """Return the loss: the module's result or that result's `loss`, or the loss function of result and targets."""
         with RegionsApart(), torch.autocast("cpu", self._autocast) if self._autocast else nullcontext():
             return self._loss_of(*arguments)
 
@@ -81,22 +81,22 @@ class Step(nn.Module):
         if not isinstance(loss, torch.Tensor):
             kind = type(result if self.loss is None else loss).__name__
             raise GraphError(
-                f"expected a module that returns its loss, a scalar, found {kind}: return the loss alone, or results "
-                "by name of which it is `loss`, or give a function of the results"
+                f"expected a module that returns its loss, a scalar, found {kind}: return only the loss, or results by "
+                "name with one called `loss`, or pass a loss function of the results"
             )
         if not is_known(loss) and not torch.compiler.is_exporting():
             raise GraphError(
-                "a cached function, a class or a file keeps tensors of the import: call the module once before it"
+                "a cached function, class or module kept tensors of the trace: call the module once before the import"
             )
         return loss
 
 
 @dataclass(frozen=True, slots=True)
 class TracedModule:
-    """A traced module: its nodes, its parameters by name, and what its data are called by placeholder.
+    """A traced module: its nodes, its parameters by name, and the names of its data by placeholder.
 
-    `negative` are the data whose examples hold negative whole numbers, as labels do that do not count, and `written`
-    those that the module changes in place. `states` are the placeholders of parameters and buffers that it changes.
+    `negative` are data whose examples contain negative integers, such as ignored labels. `written` are data that the
+    module changes in place. `states` are the placeholders of parameters and buffers that it changes.
     """
 
     program: ExportedProgram
@@ -117,7 +117,7 @@ class TracedModule:
         return {str(spec.arg.name): spec for spec in self.program.graph_signature.input_specs}
 
     def constant(self, target: str) -> torch.Tensor | None:
-        """Return the content of a buffer or constant, dense; None where the model was made without any."""
+        """Return the content of a buffer or constant, dense; None if the module was created without content."""
         content = self.program.state_dict.get(target, self.program.constants.get(target))
         if not isinstance(content, torch.Tensor) or not is_known(content):
             return None
@@ -129,12 +129,12 @@ class TracedModule:
         return {id(parameter): name.removeprefix("module.") for name, parameter in parameters}
 
     def user_names(self) -> frozenset[str]:
-        """Return the names that the user gave: those of the state dict, and of data."""
+        """Return the user's names: those of the state dict and of data."""
         state = (name.removeprefix("module.") for name in self.program.state_dict)
         return frozenset((*state, *self.data.values()))
 
     def changed_buffers(self) -> Mapping[str, int]:
-        """Return by their names, in the module, how much is added to buffers in place; 1 for each other change."""
+        """Return how much is added to each buffer in place, by its name in the module; any other change counts 1."""
         names = {node: str(self.sources[node.name].target) for node in self.nodes if node.op == "placeholder"}
         changes = Counter[str]()
         for node in self.nodes:
@@ -145,7 +145,7 @@ class TracedModule:
         return changes
 
     def last_contents(self) -> Mapping[str, torch.fx.Node]:
-        """Return what every buffer that the module changes becomes, by the placeholder's name."""
+        """Return the last content of every state that the module changes, by the placeholder's name."""
         return dict(zip(self.states, self.program.graph_module.graph.output_node().args[1], strict=True))
 
     def first_result(self) -> torch.fx.Node:
@@ -154,12 +154,12 @@ class TracedModule:
         mutated = sum(spec.kind.name != "USER_OUTPUT" for spec in self.program.graph_signature.output_specs)
         result = output.args[0][mutated]  # type: ignore[index]
         if not isinstance(result, torch.fx.Node):
-            raise GraphError("expected a module that returns a tensor, its loss, found another result")
+            raise GraphError("expected a module that returns its loss, a tensor")
         return result
 
 
 def traced(step: Step, arguments: Sequence[Any], names: Sequence[str]) -> TracedModule:
-    """Trace a module on example inputs; a GraphError for one that cannot be traced."""
+    """Return the trace of a module on example inputs; raise GraphError if it cannot be traced."""
     refuse_hooks(step)
     refuse_devices(step, dict(zip(names, arguments, strict=True)))
     refuse_layouts(step, dict(zip(names, arguments, strict=True)))
@@ -188,14 +188,14 @@ def traced(step: Step, arguments: Sequence[Any], names: Sequence[str]) -> Traced
 
 
 def _holds_negative(value: Any) -> bool:
-    """Return True for a tensor of known content that holds a negative whole number."""
+    """Return True for a tensor with known content that contains a negative integer."""
     if not is_known(value) or value.is_floating_point() or value.is_complex() or value.dtype == torch.bool:
         return False
     return bool((value < 0).any())
 
 
 def _exported(step: Step, arguments: tuple[Any, ...]) -> ExportedProgram:
-    """Export; a GraphError, in place of all that PyTorch says, for what cannot be."""
+    """Export a module; raise GraphError in place of PyTorch's output if that fails."""
     printed = StringIO()  # PyTorch prints whole graphs when it fails
     try:
         with (
@@ -219,7 +219,7 @@ def _exported(step: Step, arguments: tuple[Any, ...]) -> ExportedProgram:
 
 
 def _traced_again(step: Step, arguments: tuple[Any, ...]) -> ExportedProgram:
-    """Export; a GraphError for a module that keeps something from one call to the next by which that differs."""
+    """Export a module; raise GraphError if its Python state makes the next call differ."""
     state, random = PythonState(step.module, step.loss), random_states()
     step.state = state
     try:
@@ -236,7 +236,7 @@ def _traced_again(step: Step, arguments: tuple[Any, ...]) -> ExportedProgram:
 
 
 def _apart(arguments: Sequence[Any]) -> tuple[Any, ...]:
-    """Return the arguments as different tensors: the same tensor twice would be traced as one."""
+    """Return the arguments as distinct tensors: the same tensor twice would be traced as one."""
     first = {id(value): place for place, value in reversed(list(enumerate(arguments)))}
     return tuple(
         value.clone() if isinstance(value, torch.Tensor) and first[id(value)] != place else value

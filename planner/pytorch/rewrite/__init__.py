@@ -1,1 +1,1 @@
-"""What a trace's views, axes, constants and complex numbers become before, or as, it is translated."""
+"""Rewrites of a trace before or during translation: views, axes, constants and complex numbers."""

@@ -1,7 +1,7 @@
-"""Values of a traced model as views of the graph's tensors, and which axes of tensors are one axis.
+"""Values of a traced model as views of the graph's tensors, and which axes of tensors are the same axis.
 
-A traced dimension is a tuple of axes, in the order in which they vary: what only regroups axes costs no node. An axis
-that has to be cut is noted for the sources that it comes from, and the model translated once more with these finer.
+A traced dimension is a tuple of axes, in the order in which they vary, so regrouping axes needs no node. If an axis
+must be cut, this is recorded for its sources, and the model is translated once more with finer dimensions.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from itertools import pairwise
 from math import prod
 
 Axis = tuple[str, int]
-"""An axis of a tensor of the graph: the tensor's name and the axis's number."""
+"""An axis of a graph tensor: the tensor's name and the axis's number."""
 
 Cuts = Mapping[tuple[str, int], frozenset[int]]
-"""By source and dimension of it: how many elements of the dimension lie within each of the axes but the last."""
+"""By source and dimension: the number of elements within each of the dimension's axes but the last."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,15 +32,15 @@ class Value:
 
     @property
     def rank(self) -> int:
-        """How many dimensions there are."""
+        """Number of dimensions."""
         return len(self.dims)
 
     def permuted(self, order: Sequence[int]) -> Value:
-        """Return the value with its dimensions in another order."""
+        """Return the value with permuted dimensions."""
         return Value(self.tensor, tuple(self.dims[dim] for dim in order), tuple(self.shape[dim] for dim in order))
 
     def repeated(self, dim: int, extent: int = 1) -> Value:
-        """Return the value with a repeated dimension before one."""
+        """Return the value with a repeated dimension inserted before dimension `dim`."""
         dims, shape = self.dims, self.shape
         return Value(self.tensor, (*dims[:dim], (), *dims[dim:]), (*shape[:dim], extent, *shape[dim:]))
 
@@ -50,7 +50,7 @@ class Value:
 
 
 class TiedAxes:
-    """Which axes must have the same length because they are the same, and where they have to be cut."""
+    """Axes that must have equal lengths because they are the same, and where they must be cut."""
 
     def __init__(self) -> None:
         self._parents: dict[Axis, Axis] = {}
@@ -58,22 +58,22 @@ class TiedAxes:
         self._wanted: list[tuple[Axis, int]] = []
 
     def declare(self, source: str, groups: Iterable[tuple[int, ...]], shape: Sequence[int]) -> None:
-        """Note that a source's dimensions are these groups of axes of its tensor, which has that shape."""
+        """Record that a source's dimensions are these groups of axes of its tensor of this shape."""
         for dim, group in enumerate(groups):
             for place, axis in enumerate(group):
                 inner = prod(shape[later] for later in group[place + 1 :])
                 self._origins.append(((source, axis), dim, inner))
 
     def unite(self, axis: Axis, other: Axis) -> None:
-        """Note that two axes are the same."""
+        """Record that two axes are the same."""
         self._parents[self._root(axis)] = self._root(other)
 
     def want(self, axis: Axis, inner: int) -> None:
-        """Note that an axis should be cut, `inner` elements to each part."""
+        """Record that an axis should be cut into parts of `inner` elements."""
         self._wanted.append((axis, inner))
 
     def cuts(self, known: Cuts, extents: Mapping[tuple[str, int], int]) -> Cuts:
-        """Return what is known with what is wanted; what contradicts a cut that is there is left out."""
+        """Return the known and the wanted cuts, without those that contradict an existing cut."""
         origins = defaultdict(list)
         for axis, dim, inner in self._origins:
             origins[self._root(axis)].append(((axis[0], dim), inner))
@@ -93,7 +93,7 @@ class TiedAxes:
 
 
 def _is_chain(inner: list[int], extent: int) -> bool:
-    """Return True if every number divides the next, and the last the extent."""
+    """Return True if every number divides the next, and the last divides the extent."""
     return all(not large % small for small, large in zip(inner, [*inner[1:], extent], strict=True))
 
 

@@ -1,4 +1,4 @@
-"""Complex numbers of a trace, in place of which stand their real and imaginary parts, as two tensors."""
+"""Rewrite complex numbers of a trace as pairs of real tensors: real and imaginary part."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ aten = torch.ops.aten
 
 
 def real_alone(module: GraphModule) -> None:
-    """Write every operator on complex numbers with operators on their parts."""
+    """Replace every operator on complex numbers by operators on their parts."""
     parts: dict[Node, tuple[Node, Node]] = {}
     for node in list(module.graph.nodes):
         if node.op == "placeholder" and _is_complex(node):
@@ -32,7 +32,7 @@ def real_alone(module: GraphModule) -> None:
         elif node.op == "call_function" and (_is_complex(node) or not parts.keys().isdisjoint(node.all_input_nodes)):
             if node.users:
                 _rewrite(module, node, parts)
-            else:  # an assertion, of which nothing is left
+            else:  # an assertion, which leaves nothing
                 module.graph.erase_node(node)
     for node in reversed(list(module.graph.nodes)):
         if node.op == "call_function" and _is_complex(node) and not node.users:
@@ -44,7 +44,7 @@ def _is_complex(node: Node) -> bool:
 
 
 def _parts_of_source(node: Node) -> tuple[Node, Node]:
-    """Return the nodes of the parts of a tensor that the trace is given."""
+    """Return the nodes of the parts of a placeholder."""
     parts = []
     with node.graph.inserting_after(node):
         for part in (aten.imag.default, aten.real.default):
@@ -54,7 +54,7 @@ def _parts_of_source(node: Node) -> tuple[Node, Node]:
 
 
 def _rewrite(module: GraphModule, node: Node, parts: dict[Node, tuple[Node, Node]]) -> None:
-    """Put the operators of the parts before a node; what reads a real result reads theirs."""
+    """Insert the operators on parts before a node; readers of a real result read theirs."""
     operands = [part for operand in node.all_input_nodes for part in parts.get(operand, (operand,))]
     arguments, spec = tree_flatten((node.args, node.kwargs))
     function = _function(node)
@@ -74,9 +74,7 @@ def _rewrite(module: GraphModule, node: Node, parts: dict[Node, tuple[Node, Node
         try:
             part = make_fx(run)(*examples)
         except (UnsupportedError, NotImplementedError, RuntimeError, TypeError) as error:
-            raise GraphError(
-                f"{where(node)}: {node.target} of complex numbers has no operator here{advice()}"
-            ) from error
+            raise GraphError(f"{where(node)}: {node.target} does not support complex numbers here{advice()}") from error
     if packet(node) != "detach":
         _attach(part)
     results = copied(module, node, part, operands)
@@ -88,7 +86,7 @@ def _rewrite(module: GraphModule, node: Node, parts: dict[Node, tuple[Node, Node
 
 
 def _function(node: Node) -> Any:
-    """Return what is called on complex numbers; of an operator that changes its operand, that which returns it."""
+    """Return the function to call on complex numbers; for an in-place operator, its functional form."""
     name, rules = packet(node), {**RULES, **extension().of_complex_numbers}
     if not changes_first(node):
         return rules.get(name, node.target)
@@ -97,7 +95,7 @@ def _function(node: Node) -> Any:
 
 
 def _attach(part: GraphModule) -> None:
-    """Let gradients flow to the parts of a complex number, which `ComplexTensor` detaches as it takes them."""
+    """Let gradients flow to the parts of a complex number, which `ComplexTensor` detaches."""
     for inner in list(part.graph.nodes):
         if packet(inner) == "detach":
             inner.replace_all_uses_with(inner.args[0])
@@ -105,7 +103,7 @@ def _attach(part: GraphModule) -> None:
 
 
 def _arithmetic(function: Callable[..., Any], first: Any, second: Any, **named: Any) -> Any:
-    """Compute with two operands, of which one may be a real tensor, or a number."""
+    """Compute with two operands, one of which may be a real tensor or a number."""
     is_complex = [isinstance(operand, ComplexTensor) for operand in (first, second)]
     if function is aten.mul and is_complex == [False, True]:
         first, second = second, first
@@ -119,7 +117,7 @@ def _is_real(operand: Any) -> bool:
 
 
 def _complex(operand: Any) -> Any:
-    """Return a real tensor as a complex one; whole numbers in the precision of PyTorch's default."""
+    """Return a real tensor as a complex one; integers become PyTorch's default dtype."""
     if not _is_real(operand):
         return operand
     real = operand if operand.is_floating_point() else operand.to(torch.get_default_dtype())
@@ -127,7 +125,7 @@ def _complex(operand: Any) -> Any:
 
 
 def _to(x: Any, *how: Any, **named: Any) -> Any:
-    """Return a tensor in the dtype that is among the arguments, of real numbers the real part alone."""
+    """Return a tensor in the dtype among the arguments; a real dtype keeps only the real part."""
     dtype = next((value for value in (*how, *named.values()) if isinstance(value, torch.dtype)), None)
     x = _complex(x)
     if dtype is None:
@@ -136,7 +134,7 @@ def _to(x: Any, *how: Any, **named: Any) -> Any:
 
 
 def _polar(length: Any, angle: Any) -> Any:
-    """Return complex numbers of a length, and an angle, whose gradients are those that their sign and value give."""
+    """Return complex numbers of given lengths and angles, with the gradients of PyTorch (through sign and value)."""
     operands = torch.broadcast_tensors(length, angle)  # type: ignore[no-untyped-call]
     return ComplexTensor(_real_of_polar(*operands), _imaginary_of_polar(*operands))
 
@@ -157,11 +155,11 @@ _imaginary_of_polar = with_gradient(
     lambda arriving, *polar: arriving * _sign(torch.sin, *polar),
     lambda arriving, length, angle: arriving * (length * angle.cos() + 0 * (length * angle.sin())),
 )
-"""The gradient of the angle multiplies by a whole complex number, zeros among it, as PyTorch's does."""
+"""The gradient of the angle multiplies by a whole complex number, including its zeros, as in PyTorch."""
 
 
 def _filled(number: complex, shape: Any, dtype: Any = None, **_: Any) -> Any:
-    """Return a tensor of a number all over."""
+    """Return a tensor filled with a number."""
     part = torch.float32 if dtype is torch.complex64 else torch.float64
     return ComplexTensor(*(torch.full(list(shape), value, dtype=part) for value in (number.real, number.imag)))
 
@@ -181,4 +179,4 @@ RULES: Mapping[str, Callable[..., Any]] = {
     "real": lambda x: x.re,
     "imag": lambda x: x.im,
 }
-"""Operators between real and complex numbers, by their names; others are the parts' own."""
+"""Operators between real and complex numbers, by name; others work on the parts directly."""

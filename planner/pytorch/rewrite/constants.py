@@ -1,6 +1,6 @@
-"""What of a trace depends on no data and no parameter, computed as it is imported: positions, masks, angles.
+"""Constants of a trace, which depend on no data and no parameter and are computed at import: positions, masks, angles.
 
-Extents that data decide, as of a mask that selects, are those of the example, which every batch must have.
+Extents that depend on data, as with a selecting mask, are those of the example, which every batch must have.
 """
 
 from __future__ import annotations
@@ -24,32 +24,32 @@ from planner.pytorch.private import OpOverload, fake_mode_of
 from planner.pytorch.state.contents import Content
 
 Known = Mapping[Node, Content]
-"""From a node to its result."""
+"""Maps a node to its result."""
 
 NO_DATA: Mapping[str, torch.Tensor] = {}
 
 UNWRITTEN = ("empty", "empty_like", "new_empty", "empty_permuted", "empty_strided", "new_empty_strided")
-"""Operators whose result holds anything."""
+"""Operators whose result is uninitialized."""
 
 FILLED: Mapping[str, float | str] = {
     **dict.fromkeys(("zeros", "zeros_like", "new_zeros", *UNWRITTEN), 0),
     **dict.fromkeys(("ones", "ones_like", "new_ones"), 1),
     **dict.fromkeys(("full", "full_like", "new_full"), "fill_value"),
 }
-"""Operators whose result is one number, whatever their operand holds: the number, or the argument that it is."""
+"""Operators whose result is a single number whatever their operand holds: the number, or the argument's name."""
 
 
 def needed_for_all(trace: TracedModule) -> set[Node]:
-    """Return the nodes that the loss depends on, or what buffers become, batch norm's running statistics among them."""
+    """Return the nodes that the loss, changed buffers or batch norm's running statistics depend on."""
     norms = [(node, bound(node)) for node in trace.nodes if packet(node) == "batch_norm"]
     following = (node for node, given in norms if given["training"] and given["running_mean"] is not None)
     return set[Node]().union(*map(needed_for, (trace.first_result(), *trace.last_contents().values(), *following)))
 
 
 def refuse_read_statistics(trace: TracedModule, needed: AbstractSet[Node]) -> None:
-    """Raise a GraphError, with the line, for running statistics that follow batches and are read or changed otherwise.
+    """Raise GraphError, with the line, for running statistics that are also read or changed elsewhere.
 
-    In a trace they do not change: what else reads them would read what they were at first.
+    They do not change within a trace, so other readers would read their initial values.
     """
     norms = [(node, bound(node)) for node in trace.nodes if packet(node) in FOLLOWING]
     norms = [(node, given) for node, given in norms if given[FOLLOWING[packet(node)]]]
@@ -61,18 +61,18 @@ def refuse_read_statistics(trace: TracedModule, needed: AbstractSet[Node]) -> No
             root, *views = ancestry(statistic)
             if packet(node) != "batch_norm" or views or root.meta.get(OWNER):
                 raise GraphError(
-                    f"{where(node)}: {packet(node)} changes running statistics that are no buffers as they are, or not "
-                    "as F.batch_norm does: give that buffers of their own"
+                    f"{where(node)}: {packet(node)} changes running statistics that are not plain buffers, or not as "
+                    "F.batch_norm does: give it buffers of its own"
                 )
             if readers := [user for user in root.users if user in needed - following]:
                 raise GraphError(
-                    f"{where(readers[0])}: {packet(readers[0])} reads or changes running statistics that follow the "
-                    "batches of batch norm: keep statistics of your own in another buffer"
+                    f"{where(readers[0])}: {packet(readers[0])} reads or changes running statistics of batch norm: "
+                    "keep statistics of your own in another buffer"
                 )
 
 
 def needed_for(loss: Node, operands: Callable[[Node], Iterable[Node]] = attrgetter("all_input_nodes")) -> set[Node]:
-    """Return the nodes that a result depends on, or that are reached from it through certain `operands` of a node."""
+    """Return the nodes that a result depends on, through `operands` of each node."""
     waiting, needed = [loss], {loss}
     while waiting:
         before = set(operands(waiting.pop())) - needed
@@ -82,9 +82,9 @@ def needed_for(loss: Node, operands: Callable[[Node], Iterable[Node]] = attrgett
 
 
 def folded(trace: TracedModule, needed: AbstractSet[Node]) -> Known:
-    """Compute the nodes, of those that are needed, that depend on constants and buffers alone.
+    """Return the results of needed nodes that depend on constants and buffers alone.
 
-    What a graph cannot hold is left to the operators that make it, where there are such, or to the state dict.
+    Results that are too large for a graph are left to the operators that compute them, if any, or to the state dict.
     """
     results = computed_nodes(trace, needed)
     contents = {id(result): Content(result) for result in results.values() if isinstance(result, torch.Tensor)}
@@ -98,7 +98,7 @@ def folded(trace: TracedModule, needed: AbstractSet[Node]) -> Known:
 
 
 def is_stored(trace: TracedModule, node: Node) -> bool:
-    """Return True for a buffer of the state dict that has the dtype of weights, as one of which a graph can have it."""
+    """Return True for a buffer of the state dict with the weights' dtype, which can be a weight of the graph."""
     spec, dtypes = trace.sources[node.name], {parameter.dtype for parameter in trace.parameters.values()}
     is_kept = spec.kind is InputKind.BUFFER and str(spec.target) in trace.program.state_dict
     return is_kept and dtypes == {example(node).dtype}
@@ -107,9 +107,9 @@ def is_stored(trace: TracedModule, node: Node) -> bool:
 def computed_nodes(
     trace: TracedModule, needed: AbstractSet[Node], data: Mapping[str, torch.Tensor] = NO_DATA
 ) -> dict[Node, Any]:
-    """Return what the nodes make that depend on constants, buffers and these data alone, a tensor or several.
+    """Return the results of the nodes that depend only on constants, buffers and these data.
 
-    Nodes that compute the same, as every layer's angles, share a result.
+    A result is a tensor or several. Nodes that compute the same, such as each layer's angles, share a result.
     """
     known, sources, results = dict[Node, Any](), trace.sources, dict[str, Any]()
     with torch.no_grad():
@@ -131,7 +131,7 @@ def computed_nodes(
 
 
 def _expression(node: Node, known: Mapping[Node, Any]) -> str:
-    """Return a node's operator and arguments as text, which is the same for operands of one result."""
+    """Return a node's operator and arguments as text, which is equal for operands with the same result."""
     spelled: Any = torch.fx.map_arg(
         (node.args, node.kwargs), lambda operand: f"%{id(known[operand])}" if operand in known else operand
     )
@@ -139,7 +139,7 @@ def _expression(node: Node, known: Mapping[Node, Any]) -> str:
 
 
 def _source(trace: TracedModule, spec: InputSpec, data: Mapping[str, torch.Tensor]) -> torch.Tensor | None:
-    """Return the content of a placeholder; None where it is not known."""
+    """Return the content of a placeholder; None if unknown."""
     if is_data(spec):
         return data.get(trace.data[str(spec.arg.name)])
     is_other = is_parameter(spec) or spec.arg.name in trace.states
@@ -147,14 +147,14 @@ def _source(trace: TracedModule, spec: InputSpec, data: Mapping[str, torch.Tenso
 
 
 def _is_empty(result: object) -> bool:
-    """Return True for a tensor without elements, whose content is known whatever it is made of."""
+    """Return True for a tensor without elements, whose content is known however it is computed."""
     if not isinstance(result, torch.Tensor):
         return False
     return all(isinstance(extent, int) for extent in result.shape) and 0 in result.shape
 
 
 def _computed(trace: TracedModule, node: Node, known: Mapping[Node, Any]) -> Any:
-    """Return a node's result; None where it depends on what is not known, or on chance."""
+    """Return a node's result; None if it depends on unknown values or on random numbers."""
     if node.op == "get_attr":
         return getattr(trace.program.graph_module, str(node.target))
     if node.target is operator.getitem and node.args[0] in known:
@@ -163,10 +163,10 @@ def _computed(trace: TracedModule, node: Node, known: Mapping[Node, Any]) -> Any
         return None
     if packet(node) in FILLED:
         return _filled(node)
-    has_own = packet(node) == "planner::with_gradient"  # which is known if its results and operands are
+    has_own = packet(node) == "planner::with_gradient"  # known if its results and operands are
     given: Any = node.args
     operands = [*given[0], *given[1]] if has_own else node.all_input_nodes
-    is_open = is_random(node) or packet(node) == "planner::arriving"  # what arrives is not there yet
+    is_open = is_random(node) or packet(node) == "planner::arriving"  # the arriving gradient is not known yet
     if is_open or any(operand not in known for operand in operands):
         return None
     if has_own:
@@ -181,7 +181,7 @@ def _computed(trace: TracedModule, node: Node, known: Mapping[Node, Any]) -> Any
 
 
 def _filled(node: Node) -> torch.Tensor:
-    """Return a tensor of one number, which takes no more room than that."""
+    """Return a tensor filled with one number, which takes no more memory than that number."""
     like, number = example(node), FILLED[packet(node)]
     number = bound(node)[number] if isinstance(number, str) else number
     return torch.full((), number, dtype=like.dtype).expand(like.shape)
@@ -202,7 +202,7 @@ def differentiable(trace: TracedModule) -> set[Node]:
 
 
 def _differentiated(node: Node) -> list[Node]:
-    """Return the operands that PyTorch gives gradients: none that a node reads for their shape or dtype alone."""
+    """Return the operands that receive gradients in PyTorch, without those read for their shape or dtype only."""
     name = packet(node)
     if name == "detach" or name in FILLED or name.endswith("_like"):
         return []
@@ -211,35 +211,35 @@ def _differentiated(node: Node) -> list[Node]:
 
 
 def refuse_untracked(trace: TracedModule) -> None:
-    """Raise a GraphError, with the line, for what is changed without gradients but has one, which flows past that."""
+    """Raise GraphError, with the line, for an in-place change under no_grad of a tensor that has a gradient."""
     reached = differentiable(trace)
     for node in trace.nodes:
         if not (node.meta.get(UNTRACKED) and changes_first(node)):
             continue
         changed = node.all_input_nodes[0]
         if changed in reached and not ancestry(changed)[0].meta.get(UNTRACKED):
-            raise GraphError(f"{where(node)}: {packet(node)} under no_grad changes what has a gradient: copy it first")
+            raise GraphError(f"{where(node)}: {packet(node)} under no_grad changes a tensor in autograd: copy it")
 
 
 WITHOUT_GRADIENT = (
     "floor_divide", "heaviside", "linalg_ldl_factor", "linalg_ldl_factor_ex", "histogramdd", "_histogramdd_bin_edges",
     "_histogramdd_from_bin_cts", "_histogramdd_from_bin_tensors", "_chunk_cat",
 )  # fmt: skip
-"""Operators of which PyTorch has no gradient, though it is asked for one: it raises an error in the backward pass."""
+"""Operators without a gradient in PyTorch, which raises an error in the backward pass."""
 
 
 def unreached(trace: TracedModule) -> frozenset[int]:
-    """Return the identities of the parameters to which no gradient flows, as through whole numbers.
+    """Return the identities of the parameters to which no gradient flows, for example because of integers.
 
-    Raises a GraphError, with the line, where one flows through what has none.
+    Raises GraphError, with the line, if a gradient would flow through an operator without one.
     """
     tracked, sources = differentiable(trace), trace.sources
     flows = needed_for(trace.first_result(), lambda node: tracked.intersection(_differentiated(node)))
     for node in trace.nodes:
         if node in flows and packet(node).removesuffix("_") in WITHOUT_GRADIENT:
             raise GraphError(
-                f"{where(node)}: {packet(node)} has no gradient, and PyTorch raises an error that is asked for one: "
-                "detach() what it is given"
+                f"{where(node)}: {packet(node)} has no gradient, and PyTorch raises an error in the backward pass: "
+                "detach() its operands"
             )
     reached = {str(sources[node.name].target) for node in flows if node.op == "placeholder"}
     return frozenset(map(id, trace.parameters.values())) - {id(trace.parameters[name]) for name in reached}
@@ -253,10 +253,10 @@ aten = torch.ops.aten
 
 
 def fix_extents(trace: TracedModule, data: Mapping[str, torch.Tensor]) -> None:
-    """Give extents that depend on data the numbers of an example, where data and constants alone decide them.
+    """Replace data-dependent extents by those of an example, if data and constants alone determine them.
 
-    A mask that selects becomes the numbers of what it selects. Where data decide it, PyTorch is called for these in
-    every step, and its result must have the extent that is noted here.
+    A selecting mask becomes the indices that it selects. If they depend on data, PyTorch is called for them in every
+    step, and the result must have the extent recorded here.
     """
     selecting = {node: masks for node in trace.nodes if (masks := _masks(node))}
     before = {node for masks in selecting.values() for mask in masks for node in needed_for(mask)}
@@ -271,7 +271,7 @@ def fix_extents(trace: TracedModule, data: Mapping[str, torch.Tensor]) -> None:
 
 
 def _masks(node: Node) -> list[Node]:
-    """Return the masks of truth values by which a node selects as many elements as they show."""
+    """Return the boolean masks by which a node selects elements."""
     if not any(map(is_open, (node, *node.all_input_nodes))):
         return []
     masks: list[Node] = []
@@ -282,11 +282,11 @@ def _masks(node: Node) -> list[Node]:
             masks = [mask]
         case "index" | "index_put" | "index_put_", [_, [*indices], *_]:
             masks = [index for index in indices if isinstance(index, Node) and example(index).dtype is torch.bool]
-    return masks if all(example(mask).dim() for mask in masks) else []  # a scalar has no places
+    return masks if all(example(mask).dim() for mask in masks) else []  # a scalar has no positions
 
 
 def is_open(node: Node) -> bool:
-    """Return True if a result has an extent that is no number."""
+    """Return True if a result has a symbolic extent."""
     return any(
         isinstance(leaf, torch.Tensor) and not all(isinstance(extent, int) for extent in leaf.shape)
         for leaf in leaves(example(node))
@@ -294,7 +294,7 @@ def is_open(node: Node) -> bool:
 
 
 def _number(node: Node, masks: list[Node], contents: Mapping[Node, Any]) -> list[Node]:
-    """Let a node select by the places that its masks show; return the nodes that make these."""
+    """Let a node select by the positions that its masks show; return the nodes that compute these."""
     columns = {mask: _columns(node, mask, contents[mask].nonzero()) for mask in masks}
     match packet(node):
         case "nonzero":
@@ -312,7 +312,7 @@ def _number(node: Node, masks: list[Node], contents: Mapping[Node, Any]) -> list
 
 
 def _columns(node: Node, mask: Node, places: torch.Tensor) -> list[Node]:
-    """Return, before a node, for every dimension of a mask where along it what is shown is."""
+    """Return, per dimension of a mask, a node inserted before `node` with the positions of what the mask shows."""
     with node.graph.inserting_before(node):
         numbers = node.graph.call_function(aten.nonzero.default, (mask,))
         columns = [node.graph.call_function(aten.select.int, (numbers, 1, dim)) for dim in range(places.shape[1])]
@@ -323,7 +323,7 @@ def _columns(node: Node, mask: Node, places: torch.Tensor) -> list[Node]:
 
 
 def _follow(node: Node) -> None:
-    """Work out again what a node returns, with numbers in place of those that followed from data."""
+    """Recompute the example of a node with numbers in place of extents that depended on data."""
     if packet(node) == "_assert_scalar":
         node.graph.erase_node(node)
         return

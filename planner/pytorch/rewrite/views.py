@@ -1,4 +1,4 @@
-"""Values brought into the form that an operator of the catalog needs: laid anew, merged, cut, aligned, viewed."""
+"""Bring values into the form that an operator of the catalog needs: reshaped, merged, cut, aligned, viewed."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from planner.pytorch.translate.translation import Group, Translation
 
 
 def regrouped(t: Translation, value: Value, target: Sequence[Group]) -> Value:
-    """Lay a tensor's axes anew, each group of axes one axis; the result has a dimension an axis.
+    """Regroup a tensor's axes, each group becoming one axis; the result has one dimension per axis.
 
-    Axes of one element may be left out.
+    Axes of length 1 may be omitted.
     """
     lengths = t.builder.shape(value.tensor)
     kept = {axis for group in target for axis in group}
     left = [axis for axis in range(len(lengths)) if axis not in kept]
     if any(lengths[axis] != 1 for axis in left):
-        raise GraphError(f"{t.place}: a tensor of shape {lengths} cannot be laid as {tuple(target)}")
+        raise GraphError(f"{t.place}: a tensor of shape {lengths} cannot be regrouped as {tuple(target)}")
     if [list(group) for group in target] == [[axis] for axis in range(len(lengths))]:
         return t.plain(value.tensor)
     if not target:
         return Value(t.emit("sum", value.tensor, dims=tuple(range(len(lengths)))), (), ())  # of one element
     letters = ascii_letters[: len(lengths)]
-    # Axes of one element that are left out go along with a neighbour.
+    # Omitted axes of length 1 are merged with a neighbour.
     joined = [*target[:-1], (*target[-1], *left)]
     tensor = t.emit(
         "reshape",
@@ -53,7 +53,7 @@ def dense(t: Translation, value: Value) -> str:
         return laid.tensor
     tensor = t.builder.tensors[laid.tensor]
     if tensor.init in (ZEROS, ONES) and not tensor.shape:
-        # Data of that content can lie in any way, what is spread from one element has no batch.
+        # An input of that content may have any layout; one expanded from a single element would have no batch.
         return t.builder.input(t._name(tensor.init.kind), value.shape, tensor.init)
     absent = tuple(dim for dim in range(value.rank) if not value.dims[dim])
     extents = {f"e{number}": value.shape[dim] for number, dim in enumerate(absent)}
@@ -66,7 +66,7 @@ def densely(t: Translation, value: Value) -> Value:
 
 
 def laid_as(t: Translation, value: Value, source: Value) -> str:
-    """Return a tensor of the value's elements with the axes that a source of the same shape is declared with."""
+    """Return a tensor of the value's elements, with the axes declared for a source of the same shape."""
     if [t.extent(value, group) for group in value.dims] == [t.extent(source, group) for group in source.dims]:
         return regrouped(t, value, [(axis,) for group in value.dims for axis in group]).tensor
     whole, lengths = dense(t, value), t.builder.shape(source.tensor)
@@ -87,7 +87,7 @@ def laid_as(t: Translation, value: Value, source: Value) -> str:
 
 
 def relaid(t: Translation, value: Value, order: Sequence[Group]) -> Value:
-    """Lay a tensor's axes anew, each group of axes one axis; the value keeps its dimensions, without axes left out."""
+    """Regroup a tensor's axes, each group becoming one axis; the value keeps its dimensions, without omitted axes."""
     laid = regrouped(t, value, order)
     place = {axis: number for number, group in enumerate(order) for axis in group}
     dims = (tuple(dict.fromkeys(place[axis] for axis in group if axis in place)) for group in value.dims)
@@ -95,13 +95,13 @@ def relaid(t: Translation, value: Value, order: Sequence[Group]) -> Value:
 
 
 def squeezed(t: Translation, value: Value) -> Value:
-    """Return the value without axes of one element: its dimensions are repeated ones."""
+    """Return the value without axes of length 1; their dimensions become repeated ones."""
     lengths = t.builder.shape(value.tensor)
     return relaid(t, value, [(axis,) for axis, n in enumerate(lengths) if n != 1]) if 1 in lengths else value
 
 
 def merged(t: Translation, value: Value, dim: int) -> Value:
-    """Return the value with one axis for a dimension."""
+    """Return the value with a single axis for a dimension."""
     group = value.dims[dim]
     if len(group) <= 1:
         return value
@@ -112,14 +112,14 @@ def merged(t: Translation, value: Value, dim: int) -> Value:
 
 
 def single(t: Translation, value: Value, dim: int) -> tuple[Value, int]:
-    """Return the value with one axis for a dimension, repeated or not, and that axis."""
+    """Return the value with a single axis for a dimension, repeated or not, and that axis."""
     value = merged(t, value if value.dims[dim] else densely(t, value), dim)
     (axis,) = value.dims[dim]
     return value, axis
 
 
 def cut(t: Translation, value: Value, dim: int, lengths: Sequence[int]) -> Value:
-    """Return the value with axes of these lengths in a dimension, and ask for them at the source."""
+    """Return the value with axes of these lengths in a dimension, and request them at the source."""
     group, present = value.dims[dim], list(t.extent(value, value.dims[dim]))
     if present == list(lengths):
         return value
@@ -135,7 +135,7 @@ def cut(t: Translation, value: Value, dim: int, lengths: Sequence[int]) -> Value
 
 
 def _split(t: Translation, value: Value, dim: int, lengths: list[int], fine: list[int]) -> Value:
-    """Cut a dimension's axes, which have `lengths`, until they have the lengths `fine`."""
+    """Cut a dimension's axes, which have `lengths`, into the lengths `fine`."""
     if lengths == fine:
         return value
     pieces = dict(zip(value.dims[dim], _grouped(fine, lengths), strict=True))
@@ -159,7 +159,7 @@ def _split(t: Translation, value: Value, dim: int, lengths: list[int], fine: lis
 
 
 def _grouped(fine: Sequence[int], lengths: Sequence[int]) -> list[list[int]]:
-    """Return fine lengths in groups, one for each of the lengths that they refine.
+    """Return fine lengths in groups, one per length that they refine.
 
     >>> _grouped([2, 3, 1, 4], [6, 1, 4])
     [[2, 3], [1], [4]]
@@ -168,7 +168,7 @@ def _grouped(fine: Sequence[int], lengths: Sequence[int]) -> list[list[int]]:
 
 
 def _joined(t: Translation, value: Value, dim: int, fine: list[int], lengths: list[int]) -> Value:
-    """Join neighbouring axes of a dimension, which have lengths `fine`, until they have these lengths."""
+    """Merge neighbouring axes of a dimension, which have lengths `fine`, into axes of `lengths`."""
     axes = iter(value.dims[dim])
     joined = [tuple(next(axes) for _ in group) for group in _grouped(fine, lengths)]
     first = {group[0]: group for group in joined}
@@ -177,7 +177,7 @@ def _joined(t: Translation, value: Value, dim: int, fine: list[int], lengths: li
 
 
 def aligned(t: Translation, left: Value, left_dim: int, right: Value, right_dim: int) -> tuple[Value, Value]:
-    """Return two values whose dimensions have axes of the same lengths."""
+    """Return two values whose dimensions have axes of equal lengths."""
     lengths = [list(t.extent(left, left.dims[left_dim])), list(t.extent(right, right.dims[right_dim]))]
     if lengths[0] == lengths[1]:
         return left, right
@@ -190,7 +190,7 @@ def aligned(t: Translation, left: Value, left_dim: int, right: Value, right_dim:
 
 
 def view(t: Translation, value: Value, shape: Sequence[int]) -> Value:
-    """Return the value with another shape of as many elements, in row-major order."""
+    """Return the value with another shape of equally many elements, in row-major order."""
     shape = tuple(shape)
     if shape == value.shape:
         return value
@@ -222,7 +222,7 @@ def view(t: Translation, value: Value, shape: Sequence[int]) -> Value:
 
 
 def _common(lengths: Sequence[int], shape: Sequence[int]) -> list[int]:
-    """Return the lengths of runs that neither of two shapes crosses.
+    """Return the lengths of runs whose bounds both shapes share.
 
     >>> _common([2, 3, 4], [2, 6, 2]), _common([4, 3, 5], [4, 5, 3])
     ([2, 12], [4, 15])
@@ -232,7 +232,7 @@ def _common(lengths: Sequence[int], shape: Sequence[int]) -> list[int]:
 
 
 def _flattened(t: Translation, whole: Value, runs: Sequence[int]) -> Value:
-    """Return a value of one dimension with one axis for each run of these lengths: elements are mixed within them."""
+    """Return a value of one dimension with an axis per run of these lengths; elements mix within a run."""
     axes = iter(whole.dims[0])
     grouped = _grouped(t.extent(whole, whole.dims[0]), runs)
     laid = regrouped(t, whole, [tuple(next(axes) for _ in group) for group in grouped])
@@ -240,7 +240,7 @@ def _flattened(t: Translation, whole: Value, runs: Sequence[int]) -> Value:
 
 
 def _refined(left: list[int], right: list[int]) -> list[int] | None:
-    """Return the coarsest lengths of which both are groupings; None where bounds cross."""
+    """Return the coarsest lengths that refine both; None if bounds cross."""
     products = {prod(lengths[place:]) for lengths in (left, right) for place in range(len(lengths))}
     bounds = sorted(products | {1}, reverse=True)
     if any(large % small for large, small in pairwise(bounds)):
@@ -249,6 +249,6 @@ def _refined(left: list[int], right: list[int]) -> list[int] | None:
 
 
 def _with_ones(lengths: list[int], fine: list[int]) -> list[int]:
-    """Put lengths of 1 back where they stand among the lengths that `fine` refines."""
+    """Reinsert lengths of 1 at their positions among the lengths that `fine` refines."""
     grouped = iter(_grouped(fine, [length for length in lengths if length != 1]))
     return [piece for length in lengths for piece in ([1] if length == 1 else next(grouped))]

@@ -1,1 +1,1 @@
-"""Parameters and buffers: what they hold, what forward makes of them, and in whose memory they lie."""
+"""Parameters and buffers: their content, what forward changes in them, and the memory they share."""

@@ -1,4 +1,4 @@
-"""Tensors with content as values of the graph: as little as says it all."""
+"""Tensors with known content as values of the graph, stored as compactly as possible."""
 
 from __future__ import annotations
 
@@ -25,23 +25,23 @@ DTYPES = {
     torch.int32: "int32",
     torch.bool: "bool",
 }
-"""What the graph has for PyTorch's dtypes; its whole numbers have 32 bits."""
+"""The graph's dtypes for PyTorch's; integers have 32 bits in the graph."""
 
 
 def is_known(value: object) -> bool:
-    """Return True for a tensor that has its content."""
+    """Return True for a tensor whose content is known."""
     return isinstance(value, torch.Tensor) and not isinstance(value, FakeTensor) and value.device.type != "meta"
 
 
 def known_dtype(dtype: torch.dtype) -> str:
-    """Return the graph's name of a dtype; a GraphError for one that it has not."""
+    """Return the graph's name of a dtype; raise GraphError if it has none."""
     if dtype not in DTYPES:
         raise GraphError(f"expected one of {', '.join(map(str, DTYPES))}, found {dtype}")
     return DTYPES[dtype]
 
 
 def _are_alike(tensor: torch.Tensor, other: torch.Tensor) -> bool:
-    """Return True for equal elements, of which zeros have one sign: what divides by them has it, too."""
+    """Return True for equal elements with equal signs of zeros, because division by zero depends on the sign."""
     return torch.equal(tensor, other) and torch.equal(tensor.signbit(), other.signbit())
 
 
@@ -58,7 +58,7 @@ class Content:
 
     @cached_property
     def distinct(self) -> torch.Tensor:
-        """One element along each dimension along which all elements are the same, else all."""
+        """The tensor reduced to one element along each dimension along which all elements are equal."""
         rest = self.tensor
         for dim in range(rest.ndim):
             first = rest.narrow(dim, 0, min(1, rest.shape[dim]))
@@ -68,12 +68,12 @@ class Content:
 
     @cached_property
     def number(self) -> float | None:
-        """The number that all elements are; None where they are not."""
+        """The number that all elements equal; None if they differ."""
         return self.distinct.item() if self.tensor.numel() and self.distinct.numel() == 1 else None
 
     @cached_property
     def is_causal(self) -> bool:
-        """True for a mask of truth values that shows each query the keys up to it, whatever sample or head."""
+        """True for a boolean mask that shows each query the keys up to it, for all samples and heads."""
         mask = self.distinct
         rows, columns = self.shape[-2:] if mask.ndim > 1 else (0, 0)
         if mask.dtype is not torch.bool or rows != columns or rows == 1 or mask.numel() != rows * columns:
@@ -82,37 +82,37 @@ class Content:
 
     @cached_property
     def array(self) -> Array:
-        """What of it is distinct, as NumPy has it, without dimensions of one element.
+        """The distinct content as a NumPy array, without dimensions of extent 1.
 
-        A GraphError for whole numbers of more than 32 bits.
+        Raises GraphError for integers of more than 32 bits.
         """
         return self.array_of(self.distinct.squeeze())
 
     def array_of(self, content: torch.Tensor) -> Array:
-        """Return a tensor as NumPy has it; see `array`."""
+        """Return a tensor as a NumPy array; see `array`."""
         dtype = known_dtype(self.tensor.dtype)
         if content.dtype is torch.bfloat16:
             return content.float().numpy().astype(dtype)
         array = content.numpy(force=True)
         if dtype == "int32" and (abs(array) >= 2**31).any():
-            raise GraphError("a constant of whole numbers of more than 32 bits")
+            raise GraphError("a constant has integers of more than 32 bits")
         return array.astype(dtype)
 
     @cached_property
     def init(self) -> Init:
-        """What a graph holds of it; a GraphError where that takes too much."""
+        """Initial values for a graph; raises GraphError if they take too much space."""
         return values(self.array)
 
     @cached_property
     def whole_init(self) -> Init:
-        """What a graph holds of it where it may change; a GraphError where that takes too much."""
+        """Initial values for a state that may change; raises GraphError if they take too much space."""
         if self.number in (0, 1) and not self.distinct.signbit():
             return ONES if self.number else ZEROS
         return values(self.array_of(self.tensor))
 
     @property
     def fits(self) -> bool:
-        """True if a graph can hold it."""
+        """True if a graph can store it."""
         try:
             return bool(self.init)
         except GraphError:
@@ -120,19 +120,19 @@ class Content:
 
 
 def value_of(t: Translation, content: Content) -> Value:
-    """Return a tensor with content as a value; dimensions along which it repeats hold one element."""
+    """Return a tensor with content as a value; dimensions along which it repeats store one element."""
     place = itertools.count()
     dims = tuple((next(place),) if extent > 1 else () for extent in content.distinct.shape)
     return Value(t.literal(content.array, lambda: content.init), dims, content.shape)
 
 
 def as_value(t: Translation, value: Value | Content) -> Value:
-    """Return what is known of content, or not, as a value."""
+    """Return a value; convert known content."""
     return value_of(t, value) if isinstance(value, Content) else value
 
 
 def state_init(content: torch.Tensor) -> Init:
-    """Return what a state begins with that nothing else tells; one that is too large for a graph with other numbers."""
+    """Return the initial values of a state; other numbers if they are too large for a graph."""
     try:
         return Content(content).whole_init
     except GraphError:

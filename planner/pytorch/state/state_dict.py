@@ -1,4 +1,4 @@
-"""What a module's state dict holds, which tensors of its graph that is, and which of them share memory."""
+"""Entries of a module's state dict, the graph tensors that hold them, and checks for shared memory."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from planner.pytorch.state.contents import is_known
 
 
 def entries(module: nn.Module, trace: TracedModule, graph: Graph) -> dict[str, Entry]:
-    """Return every entry of a module's state dict by its name, with the tensor of the graph that has its elements."""
+    """Return every entry of a module's state dict, by name, with the graph tensor that has its elements."""
     changed, names = trace.changed_buffers(), dict(trace.names())
     for name, buffer in module.named_buffers(remove_duplicate=False):
         if name in changed or name in graph.tensors:
@@ -34,7 +34,7 @@ def entries(module: nn.Module, trace: TracedModule, graph: Graph) -> dict[str, E
 
 
 def _entry(state: torch.Tensor, tensor: str | None, changes: int) -> Entry:
-    """Describe an entry; of one that is in no tensor by its content, or by how much it changes if it counts."""
+    """Describe an entry; one without a tensor by its content, or by its increment if it counts."""
     shape, dtype = tuple(state.shape), str(state.dtype).removeprefix("torch.")
     if tensor is None and changes:
         return Entry(None, shape, dtype, counts=changes if not state.is_floating_point() and shape == () else 0)
@@ -44,12 +44,12 @@ def _entry(state: torch.Tensor, tensor: str | None, changes: int) -> Entry:
 
 
 UNNAMED = "lifted_tensor"
-"""How an export calls what a module does not keep as an attribute."""
+"""Part of the names that an export gives to tensors that are not attributes of the module."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Held:
-    """A tensor of a module: its name, whether training changes it, and from where to where it lies, in bytes."""
+    """A tensor of a module: its name, whether training changes it, and its range of memory in bytes."""
 
     name: str
     changes: bool
@@ -58,9 +58,9 @@ class _Held:
 
 
 def refuse_shared_memory(trace: TracedModule) -> None:
-    """Raise a GraphError where what training changes lies in the memory of another tensor, which PyTorch changes too.
+    """Raise GraphError if a tensor that training changes shares memory with another one, which PyTorch changes too.
 
-    Names of one tensor, as of a parameter that is assigned to several modules, are one.
+    Several names of one tensor, such as a parameter assigned to several modules, are one tensor.
     """
     seen, memories = set[int](), defaultdict[int, list[_Held]](list)
     for source, spec in trace.sources.items():
@@ -82,13 +82,13 @@ def refuse_shared_memory(trace: TracedModule) -> None:
 
 
 def refuse_shared_data(written: Set[str], data: Mapping[str, torch.Tensor]) -> None:
-    """Raise a GraphError where forward writes data that lie in the memory of others, which then change, too."""
+    """Raise GraphError if forward writes data that share memory with other data, which then change too."""
     for name in written & data.keys():
         for other in data.keys() - {name}:
             if _lie_together(data[name], data[other]):
                 raise GraphError(
-                    f"forward changes {name} in place, which lies in the memory of {other}: let it change a copy, as "
-                    f"{name}.clone() makes, or give {other} memory of its own"
+                    f"forward changes {name} in place, but it shares memory with {other}: change a copy, as "
+                    f"{name}.clone(), or give {other} its own memory"
                 )
 
 
@@ -102,15 +102,15 @@ def _lie_together(tensor: torch.Tensor, other: torch.Tensor) -> bool:
 def _said(first: str, second: str) -> str:
     if UNNAMED in first or UNNAMED in second:
         name = first if UNNAMED in second else second
-        return f"{name} is read by another way than its name, as from a list, and is trained: use nn.ParameterList"
+        return f"{name} is trained but also read outside of its name, for example from a list: use nn.ParameterList"
     return (
-        f"{first} and {second} lie in the same memory, so that what changes one changes the other: clone() one, or let "
-        "both be one parameter, as by b.weight = a.weight"
+        f"{first} and {second} share memory, so changing one changes the other: clone() one, or make them one "
+        "parameter, for example b.weight = a.weight"
     )
 
 
 def _place(tensor: torch.Tensor) -> tuple[int, int]:
-    """Return from where to where in its memory a tensor lies."""
+    """Return the range of memory, in bytes, in which a tensor lies."""
     last = sum((extent - 1) * step for extent, step in zip(tensor.shape, tensor.stride(), strict=True))
     start = int(tensor.storage_offset())
     return start * tensor.element_size(), (start + int(last) + 1) * tensor.element_size()

@@ -1,1 +1,1 @@
-"""From the operators of a trace to the catalog's: one module for each family of operators."""
+"""Translate the operators of a trace to the catalog's, with one module per family of operators."""

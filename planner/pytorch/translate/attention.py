@@ -1,4 +1,4 @@
-"""Products of matrices, and scaled dot product attention with or without a matrix that is stored."""
+"""Matrix products, and scaled dot product attention with or without a stored score matrix."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def matmul(t: Translation, left: Value, right: Value) -> Value:
     rows, columns = left.rank - 2, right.rank - 2
     shared = [(rows - 1 - place, columns - 1 - place) for place in reversed(range(min(rows, columns)))]
     product = contract(t, left, right, [(left.rank - 1, right.rank - 2)], shared)
-    # Leading dimensions that only one operand has come first in the result, as they do in its own order.
+    # Leading dimensions that only one operand has come first in the result, in their own order.
     first = len(shared) + (rows < columns)
     extra = range(first, first + abs(rows - columns))
     return product.permuted([*extra, *(dim for dim in range(product.rank) if dim not in extra)])
@@ -44,7 +44,7 @@ def matmul(t: Translation, left: Value, right: Value) -> Value:
 
 @converter("einsum")
 def _einsum(t: Translation, call: TracedCall) -> Value:
-    """Multiply operands two by two, in their order; what only one operand has is summed before."""
+    """Multiply operands pairwise, in order; letters that only one operand has are summed first."""
     equation, operands = call.argument("equation").replace(" ", ""), call.tensors("tensors")
     left, arrow, output = equation.partition("->")
     inputs = left.split(",")
@@ -68,7 +68,7 @@ def _alone(t: Translation, letters: str, value: Value, kept: set[str]) -> Letter
 
 
 def _pair(t: Translation, left: Lettered, right: Lettered, kept: set[str]) -> Lettered:
-    """Multiply two operands and sum over the letters of both that are not kept."""
+    """Multiply two operands and sum over their common letters that are not kept."""
     (first, x), (second, y) = _alone(t, *left, kept | {*right[0]}), _alone(t, *right, kept | {*left[0]})
     common = [letter for letter in first if letter in second]
     pairs = {letter: (first.index(letter), second.index(letter)) for letter in common}
@@ -91,7 +91,7 @@ def _attention(t: Translation, call: TracedCall) -> Value:
 
 
 def _are_heads(q: Value, k: Value, v: Value) -> bool:
-    """Return True for tensors [b, h, q, c], [b, g, k, c] and [b, g, k, e], nothing repeated, where g divides h."""
+    """Return True for tensors [b, h, q, c], [b, g, k, c] and [b, g, k, e] without repetition, where g divides h."""
     if not q.rank == k.rank == v.rank == 4 or not q.shape[0] == k.shape[0] == v.shape[0]:
         return False
     is_repeated = any(
@@ -101,13 +101,13 @@ def _are_heads(q: Value, k: Value, v: Value) -> bool:
 
 
 def _learns_mask(t: Translation, call: TracedCall) -> bool:
-    """Return True if the mask has a gradient: PyTorch stores the matrix then."""
+    """Return True if the mask has a gradient, in which case PyTorch stores the score matrix."""
     mask = call.argument("attn_mask")
     return isinstance(mask, Value) and t.is_trained(mask)
 
 
 def _stored_nowhere(t: Translation, call: TracedCall, heads: tuple[Value, Value, Value], scale: float) -> Value:
-    """Return attention as one operator, which makes the matrix of scores anew wherever it is read."""
+    """Return attention as one operator, which recomputes the score matrix wherever it is read."""
     q, k, v = (densely(t, x) for x in heads)
     tensors, is_causal = (q.tensor, k.tensor, v.tensor), _is_causal(call)
     bias = None if is_causal else _bias(t, call, t.dtype(q))
@@ -126,11 +126,11 @@ def _stored_nowhere(t: Translation, call: TracedCall, heads: tuple[Value, Value,
 
 
 KEYS = 3
-"""The dimension of keys among those of scores, [b, h, q, k]."""
+"""The dimension of keys in scores, [b, h, q, k]."""
 
 
 def _same_axes(mixed: str, q: str, k: str, v: str, is_grouped: bool) -> list[tuple[Axis, Axis]]:
-    """Return the pairs of axes of results, queries, keys and values that are one axis."""
+    """Return the pairs of axes of results, queries, keys and values that are the same axis."""
     heads = [] if is_grouped else [((q, 1), (k, 1))]
     of_samples = [((x, 0), (q, 0)) for x in (mixed, k, v)]
     return [*of_samples, *heads, ((mixed, 1), (q, 1)), ((mixed, 2), (q, 2)), ((mixed, 3), (v, 3)),
@@ -143,7 +143,7 @@ def _is_causal(call: TracedCall) -> bool:
 
 
 def _bias(t: Translation, call: TracedCall, dtype: str) -> Value | None:
-    """Return what a mask adds to scores, the logarithm of a truth value; None where that changes nothing."""
+    """Return what a mask adds to scores (for a boolean mask, its logarithm); None if it has no effect."""
     content, mask = call.content("attn_mask"), call.optional("attn_mask")
     is_shown = content is not None and content.number == (content.tensor.dtype is torch.bool)
     if mask is None or is_shown:
@@ -153,7 +153,7 @@ def _bias(t: Translation, call: TracedCall, dtype: str) -> Value | None:
 
 
 def _stored(t: Translation, call: TracedCall, heads: tuple[Value, Value, Value]) -> Value:
-    """Return attention as products and a softmax, of queries that are scaled."""
+    """Return attention as products and a softmax; the queries are already scaled."""
     q, k, v = heads
     batch = [(dim, dim) for dim in range(q.rank - 2)]
     scores = contract(t, q, k, [(q.rank - 1, k.rank - 1)], batch)
@@ -161,7 +161,7 @@ def _stored(t: Translation, call: TracedCall, heads: tuple[Value, Value, Value])
     if _is_causal(call):
         scores = causal(t, scores)
     elif mask is not None and mask.tensor.dtype is torch.bool and bool(mask.tensor.any(-1).all()):
-        # What hides is a constant of its own: nothing has to be negated.
+        # The hiding mask is a constant of its own, so nothing has to be negated at run time.
         hidden = Content(~mask.distinct.expand(mask.shape))
         scores = scores if hidden.number == 0 else masked(t, scores, value_of(t, hidden), -math.inf)
     elif (shown := call.optional("attn_mask")) is not None and t.dtype(shown) == "bool":
@@ -175,9 +175,10 @@ def _stored(t: Translation, call: TracedCall, heads: tuple[Value, Value, Value])
 
 
 def _hidden(t: Translation, scores: Value, shown: Value) -> tuple[Value, Value]:
-    """Return scores without those that a mask does not show, and which queries it shows no key at all.
+    """Return scores without those hidden by a mask, and the queries for which it hides all keys.
 
-    These keep their scores: their probabilities are to be zero, which no softmax gives.
+    Such queries keep their scores. Their probabilities are set to zero later, because a softmax cannot yield only
+    zeros.
     """
     blind = unary(t, "eq_scalar", reduce(t, "amax", as_dtype(t, shown, "int32"), (shown.rank - 1,), keep=True), value=0)
     hidden = negated(t, of_truth_values(t, "logical_or", shown, blind, shown.shape))
@@ -185,13 +186,13 @@ def _hidden(t: Translation, scores: Value, shown: Value) -> tuple[Value, Value]:
 
 
 def _repeated_heads(t: Translation, value: Value, times: int) -> Value:
-    """Repeat each head, which is the dimension before the last two."""
+    """Repeat each head; heads are the dimension before the last two."""
     heads = value.rank - 3
     return view(t, value.repeated(heads + 1, times), value.resized(heads, value.shape[heads] * times).shape)
 
 
 def causal(t: Translation, scores: Value) -> Value:
-    """Leave out keys after the query; both must be single axes, the tensor's last."""
+    """Mask keys after the query; both must be single axes, the tensor's last."""
     rows, columns = scores.rank - 2, scores.rank - 1
     scores = merged(t, merged(t, scores, rows), columns)
     axes = (*scores.dims[rows], *scores.dims[columns])

@@ -1,4 +1,4 @@
-"""Bags of embeddings: their rows added up, averaged, or the greatest of them."""
+"""Embedding bags: sum, mean or maximum of their rows."""
 
 # ruff: noqa: PLR0913, PLR0917 -- functions have the arguments of PyTorch's
 
@@ -15,7 +15,7 @@ from planner.pytorch.translate.call import refuse_if
 
 
 def bags(x: Tensor, weight: Tensor, offsets: Tensor | None = None, *settings: Any, **named: Any) -> Tensor:
-    """Add up, average or take the greatest of the rows of bags of one length; other bags are PyTorch's."""
+    """Return the sum, mean or maximum of the rows of bags of equal length; PyTorch handles other bags."""
     given = {**dict(zip(BAG_SETTINGS, settings, strict=False)), **named}
     if x.ndim != PAIR or any(given.get(name) for name in ("max_norm", "scale_grad_by_freq")):
         return F.embedding_bag(x, weight, offsets, **given)
@@ -40,7 +40,7 @@ BAG_SETTINGS = (
     "max_norm", "norm_type", "scale_grad_by_freq", "mode", "sparse", "per_sample_weights", "include_last_offset",
     "padding_idx",
 )  # fmt: skip
-"""What functions of bags take besides, in order."""
+"""Further arguments of the functions of bags, in order."""
 
 
 def flat_bags(
@@ -54,9 +54,9 @@ def flat_bags(
     include_last_offset: bool = False,
     padding_idx: int | None = None,
 ) -> tuple[Tensor, ...]:
-    """Add up, average or take the greatest of the rows of each bag, which begins at its offset.
+    """Return the sum, mean or maximum of the rows of each bag, which begins at its offset.
 
-    Further results are nobody's.
+    The further results are unused.
     """
     refuse_if(scale_grad_by_freq, "bags have no gradients by frequency")
     starts = offsets[:-1] if include_last_offset else offsets

@@ -1,4 +1,4 @@
-"""A traced operator at work: its arguments by name, values in place of tensors; and the table of converters."""
+"""A traced operator call: its arguments by name, values in place of tensors; and the table of converters."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from tdl import TDLError
 
 
 class UnsupportedError(Exception):
-    """An operator, or a use of one, that the graph has nothing for; the message says what to do."""
+    """An operator, or a use of one, that the graph cannot represent; the message gives advice."""
 
 
 def refuse_if(condition: object, why: str) -> None:
-    """Raise UnsupportedError where a condition holds."""
+    """Raise UnsupportedError if a condition holds."""
     if condition:
         raise UnsupportedError(why)
 
 
 @dataclass(frozen=True, slots=True)
 class TracedCall:
-    """An operator's arguments by the names of its schema, defaults filled in, and shapes and dtypes of what it returns.
+    """An operator's arguments by the names of its schema, with defaults, and the shapes and dtypes of its results.
 
-    `call["x"]` is a tensor as a value. `sources` says which argument is which parameter or buffer of the module, and
-    `read` which arguments were read: those that no converter reads must have their defaults.
+    `call["x"]` is a tensor as a value. `sources` names the parameter or buffer of the module that an argument is.
+    `read` records the arguments that were read: arguments that no converter reads must have their defaults.
     """
 
     op: str
@@ -43,40 +43,40 @@ class TracedCall:
     read: set[str] = field(default_factory=set)
 
     def __getitem__(self, name: str) -> Value:
-        """Return a tensor, of known content or not, as a value; UnsupportedError for a number."""
+        """Return a tensor, with or without known content, as a value; raise UnsupportedError for a number."""
         value: Value = self.value(self.argument(name))
-        refuse_if(isinstance(value, int | float), f"{self.op} with a number for {name} has no operator here")
+        refuse_if(isinstance(value, int | float), f"{self.op} with a number for {name} is not supported")
         return value
 
     def optional(self, name: str) -> Value | None:
-        """Return a tensor as a value; None where there is none."""
+        """Return a tensor as a value; None if it is None."""
         return None if self.argument(name) is None else self[name]
 
     def tensors(self, name: str) -> list[Value]:
-        """Return tensors as values; one alone as a list of it."""
+        """Return tensors as values; a single one as a list."""
         values = self.value(self.argument(name))
         return [values] if isinstance(values, Value) else list(values)
 
     def first(self, *names: str) -> Value:
-        """Return the tensor of whichever name the operator has."""
+        """Return the tensor under whichever name the operator has."""
         return self[next(name for name in names if name in self.arguments)]
 
     def argument(self, name: str, default: Any = None) -> Any:
-        """Return an argument as PyTorch has it, but for tensors; the default where the operator has none."""
+        """Return an argument in PyTorch's form, except tensors; the default if the operator lacks it."""
         self.read.add(name)
         return self.arguments.get(name, default)
 
     def ignore(self, *names: str) -> None:
-        """Note that arguments, or all, say nothing that the result's shape and dtype do not."""
+        """Mark arguments, or all, as irrelevant beyond the result's shape and dtype."""
         self.read.update(names or self.arguments)
 
     def content(self, name: str) -> Content | None:
-        """Return what a tensor holds; None where that is not known."""
+        """Return a tensor's content; None if unknown."""
         argument = self.argument(name)
         return argument if isinstance(argument, Content) else None
 
     def constant(self, name: str) -> float | None:
-        """Return an argument that is one number, if need be in every element; None for any other."""
+        """Return an argument that is one number, perhaps in every element; None for any other."""
         argument = self.argument(name)
         if isinstance(argument, Content):
             return argument.number
@@ -87,15 +87,15 @@ class TracedCall:
         return float(self.argument(name))
 
     def integer(self, name: str) -> int:
-        """Return a whole argument."""
+        """Return an integer argument."""
         return int(self.argument(name))
 
     def flag(self, name: str) -> bool:
-        """Return a truth value; false where the operator has none."""
+        """Return a boolean argument; False if the operator lacks it."""
         return bool(self.argument(name))
 
     def integers(self, name: str) -> tuple[int, ...]:
-        """Return whole arguments; one alone as a tuple of it, none as an empty one."""
+        """Return integer arguments; a single one as a tuple, None as an empty tuple."""
         argument = self.argument(name)
         argument = () if argument is None else argument
         return (argument,) if isinstance(argument, int) else tuple(map(int, argument))
@@ -105,7 +105,7 @@ class TracedCall:
         return self.integer(name) % max(1, rank)
 
     def value(self, argument: Any) -> Any:
-        """Return an argument with values in place of tensors of known content."""
+        """Return an argument with values in place of tensors with known content."""
         if isinstance(argument, Content):
             return value_of(self.translation, argument)
         if isinstance(argument, list | tuple):
@@ -117,45 +117,45 @@ WITHOUT_MEANING = frozenset((
     "device", "dtype", "layout", "memory_format", "pin_memory", "non_blocking", "copy", "implicit", "generator",
     "cudnn_enabled", "cudnn_enable", "sparse", "sparse_grad", "path", "stable", "sorted",
 ))  # fmt: skip
-"""Arguments that change no element of a result, or that its dtype tells."""
+"""Arguments that change no element of a result, or that follow from its dtype."""
 
 
 def refuse_unread(call: TracedCall, schema: torch.FunctionSchema) -> None:
-    """Raise UnsupportedError for an argument that no converter read, unless it is what the schema has by default."""
+    """Raise UnsupportedError for an argument that no converter read, unless it has its default."""
     for argument in schema.arguments:
         name, value = argument.name, call.arguments[argument.name]
         if name not in call.read | WITHOUT_MEANING and not _is_default(argument, value):
             shown = "a tensor" if isinstance(value, Value | Content) else value
-            raise UnsupportedError(f"{call.op} with {name}={shown} has no operator here")
+            raise UnsupportedError(f"{call.op} with {name}={shown} is not supported")
 
 
 def _is_default(argument: torch.Argument, value: Any) -> bool:
-    """Return True for an argument's default; where it has none, for no, nothing or zero."""
+    """Return True for an argument's default; without a default, for False, None, empty or zero."""
     if argument.has_default_value():
         return bool(value == argument.default_value)
     return not any(value) if isinstance(value, list | tuple) else not value
 
 
 Converter = Callable[[Translation, TracedCall], Value | tuple[Value, ...]]
-"""Adds what an operator does and returns its value, or a tuple of values."""
+"""Adds the nodes of an operator and returns its value, or a tuple of values."""
 
 CONVERTERS: dict[str, Converter] = {}
-"""How PyTorch's operators are written in the catalog's, by name without overload; ATen's have no namespace."""
+"""Converters of PyTorch's operators, by name without overload; ATen's have no namespace."""
 
 
 C = TypeVar("C", bound=Converter)
 
 
 def converter(*names: str) -> Callable[[C], C]:
-    """Register the decorated function as the converter of operators of PyTorch: "aten.gelu.default", "mine::scale".
+    """Register the decorated function as the converter of PyTorch operators: "aten.gelu.default", "mine::scale".
 
-    A converter is of all overloads of an operator. Raises TDLError for one that has a converter already.
+    A converter applies to all overloads. Raises TDLError for an operator that already has a converter.
     """
     for name in names:
         if not isinstance(name, str):
             raise TDLError(f"expected the name of an operator of PyTorch to register a converter for, found {name!r}")
         if key_of(name) in CONVERTERS:
-            raise TDLError(f"{name}: name clash: the operator has a converter already")
+            raise TDLError(f"{name}: name clash: the operator already has a converter")
 
     def enter(entry: C) -> C:
         CONVERTERS.update({key_of(name): entry for name in names})
@@ -165,7 +165,7 @@ def converter(*names: str) -> Callable[[C], C]:
 
 
 def of_vectors(convert: C) -> C:
-    """Let a converter of an operator along a dimension take scalars for vectors of one element, as PyTorch does."""
+    """Let a converter of an operator along a dimension treat scalars as vectors of one element, as PyTorch does."""
 
     @wraps(convert)
     def converted(t: Translation, call: TracedCall) -> Value | tuple[Value, ...]:

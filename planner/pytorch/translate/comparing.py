@@ -1,4 +1,4 @@
-"""Casts, comparisons, truth values and what they select."""
+"""Casts, comparisons, boolean operators and selection."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LOGICAL = {
     for name in ("and", "or", "xor")
     for prefix, suffix in (("logical", ""), ("bitwise", ""), ("_", "__"))
 }
-"""The operator of truth values that each of PyTorch's is."""
+"""Boolean operators by PyTorch's operators."""
 
 
 @converter("to", "_to_copy", "type_as", "float", "double", "half", "int", "long", "bool", "prims::convert_element_type")
@@ -35,13 +35,13 @@ def _compared(t: Translation, call: TracedCall) -> Value:
     if t.dtype(value) == "bool":
         value = as_dtype(t, value, "int32")
     if t.dtype(value) not in FLOATING and not (float(limit).is_integer() and abs(limit) < 2**31):
-        value = as_dtype(t, value, "float64")  # which holds every whole number, and what lies between
+        value = as_dtype(t, value, "float64")  # exact for every int32, and for fractions between them
     limit = limit if t.dtype(value) in FLOATING else int(limit)
     return expanded(t, unary(t, f"{call.op}_scalar", value, value=limit), call.shapes[0])
 
 
 def in_wider_dtype(t: Translation, left: Value, right: Value) -> tuple[Value, Value]:
-    """Return two values in the dtype that holds both."""
+    """Return two values in the dtype that can hold both."""
     dtypes = {t.dtype(left), t.dtype(right)}
     dtypes |= {"int32"} if "bool" in dtypes else set()
     wider = max(dtypes, key=lambda name: (name in FLOATING, ITEM_BYTES[name]))
@@ -57,11 +57,11 @@ def _logical(t: Translation, call: TracedCall) -> Value:
 
 def _refuse_whole_numbers(t: Translation, op: str, *values: Value) -> None:
     is_other = any(t.dtype(value) != "bool" for value in values)
-    refuse_if(is_other, f"{op} of whole numbers has no operator here: expected truth values")
+    refuse_if(is_other, f"{op} of integers is not supported: expected booleans")
 
 
 def negated(t: Translation, value: Value) -> Value:
-    """Return True where a value is false."""
+    """Return the negation of a value."""
     return unary(t, "logical_not", as_dtype(t, value, "bool"))
 
 
@@ -73,7 +73,7 @@ def _not(t: Translation, call: TracedCall) -> Value:
 
 
 def masked(t: Translation, value: Value, hidden: Value, filling: float) -> Value:
-    """Return the value with a number, or with none (nan), where `hidden` is true."""
+    """Return the value with a number, or NaN, where `hidden` is true."""
     if isnan(filling):
         return _either(t, full(t, value.shape, filling, t.dtype(value)), value, hidden)
     return binary(t, "masked_fill", value, hidden, value=filling)
@@ -88,7 +88,7 @@ def _masked_fill(t: Translation, call: TracedCall) -> Value:
 
 @converter("where")
 def _where(t: Translation, call: TracedCall) -> Value:
-    """Fill with a number where one operand is that, and else choose."""
+    """Fill with a number if one operand is a number; otherwise select."""
     mask, dtype = call["condition"], call.dtypes[0]
     numbers = call.constant("self"), call.constant("other")
     if numbers == (None, None):
@@ -100,12 +100,12 @@ def _where(t: Translation, call: TracedCall) -> Value:
 
 
 def _chosen(t: Translation, mask: Value, chosen: Value, other: Value, call: TracedCall) -> Value:
-    """Take an element of one value where the mask is true, else of the other."""
+    """Select one value where the mask is true, else the other."""
     return _either(t, _as_result(t, call, chosen), _as_result(t, call, other), mask)
 
 
 def _either(t: Translation, chosen: Value, other: Value, mask: Value) -> Value:
-    """Take an element of one value where the mask is true, else of the other, which has its shape and dtype."""
+    """Select one value where the mask is true, else the other, which has the same shape and dtype."""
     nothing = in_dtype(0, t.dtype(chosen))
     pairs = (chosen, negated(t, mask)), (other, mask)
     dense = [(densely(t, value), densely(t, expanded(t, hidden, chosen.shape))) for value, hidden in pairs]
@@ -114,7 +114,7 @@ def _either(t: Translation, chosen: Value, other: Value, mask: Value) -> Value:
 
 
 def _as_result(t: Translation, call: TracedCall, value: Value | float) -> Value:
-    """Return a value, or a number, in the dtype and shape of the result."""
+    """Return a value or number in the dtype and shape of the result."""
     if not isinstance(value, Value):
         return full(t, call.shapes[0], value, call.dtypes[0])
     return expanded(t, as_dtype(t, value, call.dtypes[0]), call.shapes[0])

@@ -1,4 +1,4 @@
-"""Operators that PyTorch decomposes not at all, or to other gradients, written in others: norms and the like."""
+"""Operators composed of others, because PyTorch does not decompose them or gives other gradients: norms and others."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ aten = torch.ops.aten
 
 
 def _masked_scatter(x: Tensor, mask: Tensor, source: Tensor) -> Tensor:
-    """Put elements of a source, in their order, where a mask is true."""
+    """Write elements of a source, in order, where a mask is true."""
     mask = mask.expand(torch.broadcast_shapes(x.shape, mask.shape))  # type: ignore[no-untyped-call]
     numbers = (mask.reshape(-1).long().cumsum(0) - 1).clamp(min=0)
     return torch.where(mask, source.reshape(-1)[numbers].view(mask.shape), x)
@@ -27,19 +27,19 @@ def _masked_scatter(x: Tensor, mask: Tensor, source: Tensor) -> Tensor:
 def _vector_norm(
     x: Tensor, ord: float = 2.0, dim: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None
 ) -> Tensor:
-    """Return a norm of an order from 1, whose gradient is zero where it is."""
+    """Return a norm of order at least 1; its gradient is zero where the norm is zero."""
     x = x if dtype is None else x.to(dtype)
     sizes, dims = x if ord == 2 else x.abs(), list(range(x.ndim)) if dim is None else dim
     if ord in {1, inf}:
         return sizes.sum(dims, keepdim) if ord == 1 else sizes.amax(dims, keepdim)
-    refuse_if(ord < 1, "its gradient has no limit where it is zero")
+    refuse_if(ord < 1, "a norm of order below 1 has no gradient at zero")
     total = sizes.pow(ord).sum(dims, keepdim)
     is_zero = total == 0
     return torch.where(is_zero, 1, total).pow(1 / ord).masked_fill(is_zero, 0)
 
 
 def _cosine_similarity(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -> Tensor:
-    """Divide by lengths, of which the least are taken for longer without a change of their gradients."""
+    """Divide by lengths that are at least `eps`, without a change of their gradients."""
     a, b = torch.broadcast_tensors(x1, x2)  # type: ignore[no-untyped-call]
     lengths = [torch.linalg.vector_norm(x, dim=dim) for x in (a, b)]
     first, second = (x + (x.clamp(min=eps) - x).detach() for x in lengths)
@@ -48,39 +48,39 @@ def _cosine_similarity(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) 
 
 
 def _logsumexp(x: Tensor, dim: list[int], keepdim: bool = False) -> Tensor:
-    """Take the maximum out, whose own gradient cancels."""
+    """Subtract the maximum, whose own gradient cancels."""
     maxima = [x.amax(dim, kept).detach() for kept in (True, keepdim)]
     maxima = [maximum.masked_fill(maximum.isinf(), 0) for maximum in maxima]
     return (x - maxima[0]).exp().sum(dim, keepdim).log() + maxima[1]
 
 
 def _weight_norm(v: Tensor, g: Tensor, dim: int = 0) -> Tensor:
-    """Give each slice of a weight a length of its own; with dimension -1 the whole."""
+    """Scale each slice of a weight to a length of its own; with dimension -1, the whole weight."""
     over = [other for other in range(v.ndim) if dim == -1 or other != dim % v.ndim]
     return v * (g / v.square().sum(over, keepdim=True).sqrt())
 
 
 def _kl_div(x: Tensor, target: Tensor, reduction: int = 1, *, log_target: bool = False) -> Tensor:
-    """Add up t log t - t x, of which t log t is zero where t is."""
+    """Sum t log t - t x, where t log t is zero if t is."""
     shares = target.exp() if log_target else target
     losses = shares * (target if log_target else target.masked_fill(target == 0, 1).log()) - shares * x
     return reduced(losses, reduction)
 
 
 def reduced(losses: Tensor, reduction: int) -> Tensor:
-    """Return losses of elements as they are, averaged or added up."""
+    """Return the losses of elements unchanged, averaged or summed."""
     return losses.mean() if reduction == 1 else losses.sum() if reduction else losses
 
 
 def _randint(*bounds: Any, dtype: torch.dtype | None = None, **_: Any) -> Tensor:
-    """Draw whole numbers from a lower bound, or 0, below an upper one; the last of `bounds` is the shape."""
+    """Draw integers from a lower bound, or 0, below an upper one; the last of `bounds` is the shape."""
     low, high, shape = (0, *bounds)[-3:]
     numbers: Tensor = (torch.rand(shape, dtype=torch.float64) * (high - low)).floor() + low
     return numbers.to(dtype or torch.int64)
 
 
 def _clamp(x: Tensor, low: Tensor | None = None, high: Tensor | None = None) -> Tensor:
-    """Bound by tensors; at a tie the gradient is all the element's."""
+    """Clamp by tensors; at a tie the gradient goes to the element."""
     bounded = {(True, True): _clamp_both, (True, False): _clamp_min, (False, True): _clamp_max}
     bounds = [torch.as_tensor(bound, dtype=x.dtype) for bound in (low, high) if bound is not None]
     operands = torch.broadcast_tensors(x, *bounds)  # type: ignore[no-untyped-call]
@@ -106,7 +106,7 @@ _clamp_both = with_gradient(
 
 
 def _safe_softmax(x: Tensor, dim: int, dtype: torch.dtype | None = None) -> Tensor:
-    """Return a softmax that is zero, and so is its gradient, where all are infinitely small."""
+    """Return a softmax that is zero, with zero gradient, where all elements are -inf."""
     is_hidden = (x == -inf).all(dim, keepdim=True)
     return x.masked_fill(is_hidden, 0).softmax(dim, dtype).masked_fill(is_hidden, 0)
 
@@ -138,4 +138,4 @@ WRITTEN_OUT: Mapping[str, Callable[..., Any]] = {
     "randint_like": lambda x, *bounds, **named: _randint(*bounds, x.shape, dtype=named.get("dtype") or x.dtype),
     "selu": lambda x: aten.elu(x, 1.6732632423543772, 1.0507009873554805),
 }
-"""By the operator's name."""
+"""Compositions by operator name."""

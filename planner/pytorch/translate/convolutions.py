@@ -1,4 +1,4 @@
-"""Convolutions, pooling, windows, and images resized."""
+"""Convolutions, pooling, windows and image resizing."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from planner.pytorch.translate.translation import Translation
 
 @converter("upsample_nearest1d", "upsample_nearest2d", "upsample_nearest3d")
 def _repeated(t: Translation, call: TracedCall) -> Value:
-    """Repeat every row and column, of an image that grows by a whole factor."""
+    """Repeat every row and column of an image that grows by an integer factor."""
     x, size = call.first("input", "self"), call.shapes[0][2:]
     scales = call.argument("scale_factors") or [new / old for new, old in zip(size, x.shape[2:], strict=True)]
     times = [new // old for new, old in zip(size, x.shape[2:], strict=True)]
@@ -45,7 +45,7 @@ def _repeated(t: Translation, call: TracedCall) -> Value:
     "_upsample_bicubic2d_aa",
 )  # fmt: skip
 def _interpolated(t: Translation, call: TracedCall) -> Value:
-    """Resize each dimension by a matrix, which the resizing of unit vectors is, or by the elements that it chooses."""
+    """Resize each dimension by a matrix (the resized unit vectors), or by the elements that it selects."""
     value = call.first("self", "input")
     call.ignore("output_size")
     for dim in range(2, value.rank):
@@ -65,7 +65,7 @@ def mapped(t: Translation, value: Value, dim: int, matrix: torch.Tensor) -> Valu
 
 
 MODES = {"linear": "bilinear", "trilinear": "bilinear", "nearest_exact": "nearest-exact"}
-"""What some interpolations are called for images."""
+"""Names of some interpolation modes for images."""
 
 
 def _matrix(extent: int, call: TracedCall, dim: int) -> torch.Tensor:
@@ -83,7 +83,7 @@ Pair = tuple[int, int]
 
 
 def _pair(call: TracedCall, name: str, default: Pair = (0, 0)) -> Pair:
-    """Return an argument along y and x; one number is both, none the default."""
+    """Return an argument along y and x; a single number applies to both."""
     numbers = call.integers(name)
     return (numbers[0], numbers[-1]) if numbers else default
 
@@ -91,7 +91,7 @@ def _pair(call: TracedCall, name: str, default: Pair = (0, 0)) -> Pair:
 @converter("conv1d", "conv2d", "conv3d", "convolution")
 def _convolution(t: Translation, call: TracedCall) -> Value:
     rank = call["input"].rank
-    refuse_if(rank < call["weight"].rank, f"{call.op} of a single sample: expected a first dimension of samples")
+    refuse_if(rank < call["weight"].rank, f"{call.op} of a single sample is not supported: add a batch dimension")
     if rank == 3:
         return _of_one_row(t, call, _convolution, ("input", "weight"), {"stride": 1, "padding": 0, "dilation": 1})
     if rank == 5:
@@ -109,13 +109,13 @@ def _convolution(t: Translation, call: TracedCall) -> Value:
 
 
 def _dilation(call: TracedCall) -> dict[str, Attribute]:
-    """Return the attribute of windows whose elements are not next to each other."""
+    """Return the dilation attribute if the dilation is not 1."""
     dilation = _pair(call, "dilation")
     return {"dilation": dilation} if dilation != (1, 1) else {}
 
 
 def _padding(call: TracedCall, kernel: Sequence[int]) -> tuple[Pair, Pair]:
-    """Return the padding on every side, and how much more there is at the end."""
+    """Return the padding on every side, and the additional padding at the end."""
     padding = call.argument("padding")
     if not isinstance(padding, str):
         return _pair(call, "padding"), (0, 0)
@@ -134,7 +134,7 @@ def _with_bias(t: Translation, call: TracedCall, result: Value) -> Value:
 def _of_one_row(
     t: Translation, call: TracedCall, convert: Converter, tensors: Sequence[str], rows: Mapping[str, int]
 ) -> Value:
-    """Convert an operator of sequences as one of images of one row, by what its arguments are along y."""
+    """Convert an operator on sequences as one on images of one row; `rows` gives arguments along y."""
     arguments = dict(call.arguments)
     for name in tensors:
         arguments[name] = call[name].repeated(2)
@@ -148,9 +148,9 @@ def _of_one_row(
 
 
 def _in_three_dimensions(t: Translation, call: TracedCall) -> Value:
-    """Take the planes that a window reads for channels, and every place of windows along z for an image."""
+    """Treat the planes that a window reads as channels, and every window position along z as an image."""
     x, weight = call["input"], call["weight"]
-    refuse_if(isinstance(call.argument("padding"), str), "conv3d with padding in words: give it as numbers")
+    refuse_if(isinstance(call.argument("padding"), str), "conv3d with padding as a word is not supported: pass numbers")
     numbers = {name: (call.integers(name) * 3)[:3] for name in ("stride", "padding", "dilation")}
     (stride, *_), (padding, *_), (dilation, *_) = numbers.values()
     (n, filters, depth, *size), (channels, taps) = call.shapes[0], weight.shape[1:3]
@@ -167,12 +167,12 @@ def _in_three_dimensions(t: Translation, call: TracedCall) -> Value:
 
 @converter("conv_transpose1d", "conv_transpose2d")
 def _transposed_convolution(t: Translation, call: TracedCall) -> Value:
-    """Take the gradient of the convolution that has this weight."""
+    """Return the gradient of the convolution with this weight."""
     x, weight = densely(t, call["input"]), densely(t, call["weight"])
     if x.rank == weight.rank == 3:
         rows = {"stride": 1, "padding": 0, "output_padding": 0, "dilation": 1}
         return _of_one_row(t, call, _transposed_convolution, ("input", "weight"), rows)
-    refuse_if(x.rank != 4, "transposed convolution of anything but sequences [n, c, x] and images [n, c, y, x]")
+    refuse_if(x.rank != 4, "transposed convolution is supported only for sequences [n, c, x] and images [n, c, y, x]")
     call.ignore("output_padding")
     extents: dict[str, Attribute] = dict(zip("yx", call.shapes[0][2:], strict=True))
     attributes = {"stride": _pair(call, "stride"), "padding": _pair(call, "padding"), **_dilation(call)}
@@ -186,7 +186,7 @@ def _transposed_convolution(t: Translation, call: TracedCall) -> Value:
 
 
 def _pooled(t: Translation, op: str, x: Value, windows: Mapping[str, Pair]) -> Value:
-    """Pool windows of images; the first result is of values."""
+    """Pool windows of images; return the values."""
     kernel = windows["kernel"]
     extents: dict[str, Attribute] = {"dy": kernel[0], "dx": kernel[1]}
     name, x = op.removesuffix("_with_indices"), densely(t, x)
@@ -194,11 +194,11 @@ def _pooled(t: Translation, op: str, x: Value, windows: Mapping[str, Pair]) -> V
 
 
 def _windows(call: TracedCall) -> dict[str, Pair]:
-    """Return the stride, padding, kernel and, where it is not 1, dilation of pooling.
+    """Return stride, padding, kernel and, if not 1, dilation of a pooling.
 
-    A window that is alone along a dimension ends where the image ends.
+    A single window along a dimension ends where the image ends.
     """
-    refuse_if(call["self"].rank != 4, f"{call.op} of a single sample: expected a first dimension of samples")
+    refuse_if(call["self"].rank != 4, f"{call.op} of a single sample is not supported: add a batch dimension")
     kernel, padding, apart = _pair(call, "kernel_size"), _pair(call, "padding"), _pair(call, "dilation", (1, 1))
     sides = zip(call["self"].shape[2:], call.shapes[0][2:], kernel, padding, apart, strict=True)
     rows, columns = (min(k, (extent + 2 * p - 1) // d + 1) if n == 1 else k for extent, n, k, p, d in sides)
@@ -207,7 +207,7 @@ def _windows(call: TracedCall) -> dict[str, Pair]:
 
 
 def _all_read(t: Translation, call: TracedCall, windows: Mapping[str, Pair], filling: float) -> Value:
-    """Return images with as much more at their ends as the last windows reach beyond them."""
+    """Return images extended at their ends as far as the last windows reach."""
     x, apart = call["self"], windows.get("dilation", (1, 1))
     amounts = {}
     for side, dim in enumerate((2, 3)):
@@ -228,13 +228,13 @@ def _max_pool(t: Translation, call: TracedCall) -> Value:
 @converter("max_pool1d")
 def _max_pool_of_sequences(t: Translation, call: TracedCall) -> Value:
     """Pool a sequence as an image of one row."""
-    refuse_if(call["self"].rank != 3, f"{call.op} of a single sample: expected a first dimension of samples")
+    refuse_if(call["self"].rank != 3, f"{call.op} of a single sample is not supported: add a batch dimension")
     return _of_one_row(t, call, _max_pool, ("self",), {"kernel_size": 1, "stride": 1, "padding": 0, "dilation": 1})
 
 
 @converter("avg_pool2d")
 def _avg_pool(t: Translation, call: TracedCall) -> Value:
-    """Average whole windows, padding counted, and correct those of which PyTorch counts less."""
+    """Average whole windows including padding, and correct those in which PyTorch counts fewer elements."""
     windows, divisor = _windows(call), call.argument("divisor_override")
     stride, padding, kernel = windows.values()
     result = _pooled(t, "avg_pool2d", _all_read(t, call, windows, 0.0), windows)
@@ -264,14 +264,14 @@ def _adaptive_avg_pool(t: Translation, call: TracedCall) -> Value:
 
 
 def _even(extents: Sequence[int], size: Sequence[int]) -> dict[str, Pair]:
-    """Return windows that lie side by side, as many as a size says."""
+    """Return adjacent windows, as many as `size` specifies."""
     kernel = (extents[0] // size[0], extents[1] // size[1])
     return {"stride": kernel, "padding": (0, 0), "kernel": kernel}
 
 
 @converter("im2col")
 def _im2col(t: Translation, call: TracedCall) -> Value:
-    """Lay the elements of windows side by side as channels."""
+    """Lay the elements of windows out as channels."""
     windows, inside = _copied(call, call["self"].shape[2:])
     names = dict(zip(("dy", "dx", "y", "x"), inside, strict=True))
     return view(t, t.plain(t.emit("im2col", dense(t, call["self"]), extents=names, **windows)), call.shapes[0])
@@ -279,7 +279,7 @@ def _im2col(t: Translation, call: TracedCall) -> Value:
 
 @converter("col2im")
 def _col2im(t: Translation, call: TracedCall) -> Value:
-    """Add the elements of windows up where they were read."""
+    """Add the elements of windows at the positions where they were read."""
     image = call.shapes[0][2:]
     call.ignore("output_size")
     windows, inside = _copied(call, image)
@@ -288,7 +288,7 @@ def _col2im(t: Translation, call: TracedCall) -> Value:
 
 
 def _copied(call: TracedCall, image: Sequence[int]) -> tuple[dict[str, Attribute], tuple[int, ...]]:
-    """Return how windows lie that are copied out of an image: attributes, and (dy, dx, y, x) of the copy."""
+    """Return the windows copied out of an image: their attributes, and (dy, dx, y, x) of the copy."""
     kernel, stride, padding = (_pair(call, name) for name in ("kernel_size", "stride", "padding"))
     sides = zip(image, kernel, stride, padding, _pair(call, "dilation"), strict=True)
     count = ((extent + 2 * pad - (taps - 1) * apart - 1) // step + 1 for extent, taps, step, pad, apart in sides)

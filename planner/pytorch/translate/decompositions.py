@@ -1,4 +1,4 @@
-"""Operators that nothing here stands for, in place of which stands what PyTorch itself makes of them."""
+"""Decompose unsupported operators by PyTorch's own decompositions."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from planner.pytorch.translate.compositions import WRITTEN_OUT
 LOGGER = logging.getLogger(__name__)
 
 REFUSED = "refused"
-"""What says of a node that stands for a part of an operator why that was refused."""
+"""Key of a node's metadata: why the operator that it is a part of was refused."""
 
 PART_OF = "part of"
-"""What says of a node of which operator it was last made."""
+"""Key of a node's metadata: the operator that it was last decomposed from."""
 
 PARTLY_CONVERTED = (
     "clamp", "clamp_max", "clamp_min", "embedding", "index_put", "scatter", "scatter_reduce",
 )  # fmt: skip
-"""Operators that are written out where their converters refuse them, once: some by themselves."""
+"""Operators that are composed once where their converters refuse them; some are composed of themselves."""
 
 OTHER_GRADIENTS = (
     "_pdist_forward", "adaptive_max_pool1d", "adaptive_max_pool2d", "adaptive_max_pool3d", "alpha_dropout", "aminmax",
@@ -40,17 +40,17 @@ OTHER_GRADIENTS = (
     "max_unpool3d", "multi_margin_loss", "pdist", "prod", "rrelu", "scatter_reduce", "sinc", "softshrink",
     "special_entr", "special_log_ndtr", "special_xlog1py", "std_mean", "var_mean", "xlogy",
 )  # fmt: skip
-"""Operators whose gradients are not those of what PyTorch makes of them."""
+"""Operators whose decompositions have other gradients than PyTorch's operators."""
 
 
 NORMALIZED = ("native_batch_norm", "_native_batch_norm_legit", "_batch_norm_with_update", "native_layer_norm")
-"""Operators whose statistics, which they return besides, have no gradient."""
+"""Operators whose returned statistics have no gradient."""
 
 
 def decompose(module: GraphModule, node: Node, why: str) -> bool:
-    """Put what a node's operator, refused, is made of in its place; False where PyTorch does not say.
+    """Replace a refused node by PyTorch's decomposition; return False if there is none.
 
-    Nor where that is of other dtypes.
+    A decomposition with other dtypes does not count.
     """
     part = _part(node)
     if part is None or any(_is_again(inner, node) or _is_primitive(inner) for inner in part.graph.nodes):
@@ -65,23 +65,23 @@ def decompose(module: GraphModule, node: Node, why: str) -> bool:
 
 
 def _is_again(inner: Node, node: Node) -> bool:
-    """Return True for the operator that a node's is made of, unless that is written out for the first time."""
+    """Return True for the operator that a node decomposes into, unless that is its first composition."""
     is_first = packet(node) in PARTLY_CONVERTED and node.meta.get(PART_OF) is not node.target
     return inner.target is node.target and not is_first
 
 
 def dtypes(results: Iterable[Any]) -> list[torch.dtype | None]:
-    """Return the dtypes of results, None of what is no tensor."""
+    """Return the dtypes of results; None for anything that is not a tensor."""
     return [getattr(result, "dtype", None) for result in results]
 
 
 def _is_primitive(node: Node) -> bool:
-    """Return True for an operator of PyTorch's compiler, which has no gradient there and none here."""
+    """Return True for an operator of PyTorch's compiler, which has no gradient there and no converter here."""
     return packet(node).startswith("prims::") and packet(node) not in CONVERTERS
 
 
 def copied(module: GraphModule, node: Node, part: GraphModule, operands: Sequence[Node]) -> Any:
-    """Copy a graph's nodes before a node, from whose line they come; return what the graph returns."""
+    """Copy a graph's nodes to before a node, with the node's line; return the graph's results."""
     inputs = [inner for inner in part.graph.nodes if inner.op == "placeholder"]
     before = set(module.graph.nodes)
     for inner in part.graph.nodes:
@@ -97,20 +97,20 @@ def copied(module: GraphModule, node: Node, part: GraphModule, operands: Sequenc
 
 
 def _part(node: Node) -> GraphModule | None:
-    """Return the graph of what a node's operator is made of."""
+    """Return the graph of a node's decomposition; None if there is none."""
     parts = (_made_by(function, node) for function in _decompositions(node))
     return next((part for part in parts if part is not None), None)
 
 
 def _made_by(function: Callable[..., Any], node: Node) -> GraphModule | None:
-    """Return the graph of a function of a node's arguments; None where the function was made for others."""
+    """Return the graph of a function of a node's arguments; None if the function does not accept them."""
     arguments, spec = tree_flatten((node.args, node.kwargs))
     operands = node.all_input_nodes
 
     def run(*tensors: Any) -> Any:
         values = dict(zip(operands, tensors, strict=True))
         args, named = tree_unflatten([values.get(a, a) if isinstance(a, Node) else a for a in arguments], spec)
-        return function(*(list(a) if isinstance(a, list) else a for a in args), **named)  # which some change
+        return function(*(list(a) if isinstance(a, list) else a for a in args), **named)  # some change their lists
 
     examples = [example(operand) for operand in operands]
     with fake_mode_of([*examples, *leaves(example(node))]), torch.no_grad():
@@ -119,7 +119,7 @@ def _made_by(function: Callable[..., Any], node: Node) -> GraphModule | None:
         try:
             part = make_fx(run)(*apart)
         except Exception as error:
-            # PyTorch's functions raise whatever they do for operands that they were not made for.
+            # PyTorch's functions raise arbitrary exceptions for operands that they do not support.
             LOGGER.debug("%s has no decomposition here", node.target, exc_info=error)
             return None
         try:
@@ -130,7 +130,7 @@ def _made_by(function: Callable[..., Any], node: Node) -> GraphModule | None:
 
 
 def _decompositions(node: Node) -> list[Callable[..., Any]]:
-    """Return the functions of other operators that an operator is, the best first."""
+    """Return the functions that an operator can be decomposed by, best first."""
     target = node.target
     if not isinstance(target, OpOverload):
         return []
@@ -146,13 +146,13 @@ def _decompositions(node: Node) -> list[Callable[..., Any]]:
 
 
 def _first_trained(function: Callable[..., Sequence[torch.Tensor]], *args: Any, **named: Any) -> list[torch.Tensor]:
-    """Return what a function does, without gradients of all but the first."""
+    """Return a function's results, with gradients only for the first."""
     first, *others = function(*args, **named)
     return [first, *(other.detach() for other in others)]
 
 
 def _read_instead(node: Node, results: Any) -> None:
-    """Let what reads a node read results instead."""
+    """Let readers of a node read its replacements."""
     if isinstance(results, Node):
         node.replace_all_uses_with(results)
     else:

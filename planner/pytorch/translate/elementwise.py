@@ -24,13 +24,13 @@ UNARY = (
     "reciprocal", "relu", "round", "rsqrt", "sigmoid", "sign", "silu", "sin", "sinh", "sqrt", "square", "tan", "tanh",
     "trunc",
 )  # fmt: skip
-"""Operators of one operand that are called alike here and there."""
+"""Unary operators with the same name in PyTorch and in the catalog."""
 
 ATTRIBUTES: Mapping[str, Mapping[str, type[str | float]]] = {
     "gelu": {"approximate": str},
     "leaky_relu": {"negative_slope": float},
 }
-"""Arguments of some that are attributes here, and of what type."""
+"""Arguments of some operators that are attributes in the catalog, and their types."""
 
 CLAMPS: Mapping[str, tuple[str, str | float, str | float]] = {
     "clamp": ("clamp", "min", "max"),
@@ -38,24 +38,24 @@ CLAMPS: Mapping[str, tuple[str, str | float, str | float]] = {
     "hardtanh": ("hardtanh", "min_val", "max_val"),
     "relu6": ("hardtanh", 0.0, 6.0),
 }
-"""Operators that clamp: the catalog's, and the arguments, or numbers, between which their results lie."""
+"""Operators that clamp: the catalog's name, and the arguments or numbers that bound the result."""
 
 TORCH = {name: dtype for dtype, name in reversed(DTYPES.items())}
 
 
 def in_dtype(number: float, dtype: str) -> float:
-    """Return a number as one of a dtype, whole or not."""
+    """Return a number in a dtype: as a float or an integer."""
     return float(number) if dtype in FLOATING else int(number)
 
 
 def full(t: Translation, shape: tuple[int, ...], number: float, dtype: str) -> Value:
-    """Return a number, repeated to a shape."""
+    """Return a number repeated to a shape."""
     return value_of(t, Content(torch.full((), number, dtype=TORCH[dtype]).expand(shape)))
 
 
 @converter(*UNARY)
 def _unary(t: Translation, call: TracedCall) -> Value:
-    refuse_if(call.argument("decimals"), f"{call.op} to decimals: scale before and after")
+    refuse_if(call.argument("decimals"), f"{call.op} with decimals is not supported: scale before and after")
     attributes = {name: kind(call.argument(name)) for name, kind in ATTRIBUTES.get(call.op, {}).items()}
     return unary(t, call.op, call["self"], **attributes)
 
@@ -72,7 +72,7 @@ def _detach(t: Translation, call: TracedCall) -> Value:
 
 @converter("elu")
 def _elu(t: Translation, call: TracedCall) -> Value:
-    refuse_if(call.number("input_scale") != 1, "elu with an input_scale has no operator here")
+    refuse_if(call.number("input_scale") != 1, "elu with an input_scale is not supported")
     return unary(t, "elu", call["self"], alpha=call.number("alpha"), scale=call.number("scale"))
 
 
@@ -85,7 +85,7 @@ def _softplus(t: Translation, call: TracedCall) -> Value:
 
 @converter("prelu")
 def _prelu(t: Translation, call: TracedCall) -> Value:
-    """Give what is negative a slope, by channel or the same everywhere."""
+    """Apply a slope to negative elements, per channel or a single one."""
     value, slope = call["self"], call["weight"]
     if prod(slope.shape) != 1:
         slope = along(slope, 1, value.rank)
@@ -93,7 +93,7 @@ def _prelu(t: Translation, call: TracedCall) -> Value:
 
 
 def along(vector: Value, dim: int, rank: int) -> Value:
-    """Return a vector as it lies along a dimension of a tensor of that rank."""
+    """Return a vector placed along a dimension of a tensor of this rank."""
     dims = tuple(vector.dims[0] if place == dim else () for place in range(rank))
     return Value(vector.tensor, dims, tuple(vector.shape[0] if place == dim else 1 for place in range(rank)))
 
@@ -118,14 +118,14 @@ def _shifted(t: Translation, value: Value, shift: float) -> Value:
 
 
 OF_NUMBERS = ("add", "sub", "mul", "div", "pow")
-"""Operators that take a number for either operand."""
+"""Operators that accept a number for either operand."""
 
 
 @converter(*OF_NUMBERS, "maximum", "minimum", "atan2", "hypot")
 def _binary(t: Translation, call: TracedCall) -> Value:
-    """Apply an operator of two tensors, or of a tensor and a number."""
+    """Apply an operator to two tensors, or to a tensor and a number."""
     dtype, second = call.dtypes[0], "other" if "other" in call.arguments else "exponent"
-    refuse_if(call.argument("rounding_mode") is not None, f"{call.op} with a rounding_mode: round the quotient")
+    refuse_if(call.argument("rounding_mode") is not None, f"{call.op} with rounding_mode: round the quotient")
     alpha, takes_number = call.argument("alpha", 1), dtype != "bool" and call.op in OF_NUMBERS
     if takes_number and (number := call.constant(second)) is not None:
         result = _with_number(t, call, as_dtype(t, call["self"], dtype), number * alpha)
@@ -149,11 +149,11 @@ def _remainder(t: Translation, call: TracedCall) -> Value:
 
 
 OF_TRUTH_VALUES = {"add": "logical_or", "mul": "logical_and", "maximum": "logical_or", "minimum": "logical_and"}
-"""What arithmetic of truth values is."""
+"""Arithmetic of booleans as boolean operators."""
 
 
 def of_truth_values(t: Translation, op: str, left: Value, right: Value, shape: tuple[int, ...]) -> Value:
-    """Apply an operator of two truth values."""
+    """Apply an operator to two booleans."""
     if left.dims != right.dims or left.shape != right.shape:
         left, right = (densely(t, expanded(t, value, shape)) for value in (left, right))
     return binary(t, op, left, right)
@@ -172,7 +172,7 @@ def _with_number(t: Translation, call: TracedCall, value: Value, number: float) 
 
 
 def _power(t: Translation, value: Value, number: float) -> Value:
-    """Raise to a power, by the functions that PyTorch has for some."""
+    """Raise to a power, with the functions that PyTorch uses for some exponents."""
     if number in POWERS:
         return unary(t, POWERS[number], value)
     return unary(t, "pow_scalar", value, value=float(number))
@@ -182,7 +182,7 @@ POWERS: Mapping[float, str] = {2: "square", 0.5: "sqrt"}
 
 
 def _divided(t: Translation, call: TracedCall, value: Value, number: float) -> Value:
-    """Divide by a number, exactly where the quotient of whole numbers may be whole."""
+    """Divide by a number; divide exactly if both are integers, since the quotient may be one."""
     if number and t.dtype(call["self"]) in FLOATING:
         return scaled(t, value, 1.0 / number)
     return binary(t, "div", value, full(t, (), number, t.dtype(value)))
@@ -200,7 +200,7 @@ def _of_number(t: Translation, call: TracedCall, number: float, value: Value) ->
 
 @converter("copy")
 def _overwritten(t: Translation, call: TracedCall) -> Value:
-    """Return what is written over a tensor."""
+    """Return what overwrites a tensor."""
     call.ignore("self")
     return expanded(t, as_dtype(t, call["src"], call.dtypes[0]), call.shapes[0])
 
@@ -219,7 +219,7 @@ def _dropout(t: Translation, call: TracedCall) -> Value:
 
 @converter("bernoulli")
 def _bernoulli(t: Translation, call: TracedCall) -> Value:
-    """Return ones with probability p, else zeros: what dropout leaves of ones, as stochastic depth does."""
+    """Return ones with probability p, else zeros: the non-zero elements after dropout of ones (stochastic depth)."""
     refuse_if("p" not in call.arguments, "bernoulli of probabilities in a tensor: compare torch.rand with them")
     call.ignore("self")
     kept = dropped(t, full(t, call.shapes[0], 1.0, t.builder.dtype), 1 - call.number("p"))
@@ -228,7 +228,7 @@ def _bernoulli(t: Translation, call: TracedCall) -> Value:
 
 @converter("rand", "rand_like", "randn", "randn_like", "uniform", "normal")
 def _random(t: Translation, call: TracedCall) -> Value:
-    """Draw numbers of the graph's own, for every element and every step."""
+    """Draw new random numbers for every element in every step, from the graph's own generator."""
     call.ignore("self", "size")
     is_normal, shape = call.op.startswith("n") or "randn" in call.op, call.shapes[0]
     names = [f"i{dim}" for dim in range(len(shape))]
@@ -241,6 +241,6 @@ def _random(t: Translation, call: TracedCall) -> Value:
     start, end = (call.argument(name, value) for name, value in ((least, 0.0), (other, 1.0)))
     drawn_by_tensors = not all(isinstance(bound, int | float) for bound in (start, end))
     refuse_if(
-        drawn_by_tensors, f"{call.op} with a tensor for its {least} or {other}: scale and move torch.randn's numbers"
+        drawn_by_tensors, f"{call.op} with a tensor {least} or {other} is not supported: scale and shift torch.randn"
     )
     return _shifted(t, scaled(t, drawn, end if is_normal else end - start), start)

@@ -1,6 +1,6 @@
-"""How PyTorch's operators are written in the catalog's: each module enters its own in the table of converters."""
+"""Import all families of operators, which register their converters."""
 
-from planner.pytorch.translate import (  # noqa: F401  # for what they enter
+from planner.pytorch.translate import (  # noqa: F401  # they register converters
     attention,
     comparing,
     convolutions,

@@ -1,4 +1,4 @@
-"""Functions with gradients that are chosen, as PyTorch chooses some, in place of those that follow."""
+"""Functions with explicit gradients, where PyTorch's differ from those that would follow."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from torch import Tensor
 
 
 def with_gradient(function: Callable[..., Tensor], *gradients: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """Return a function of elements with gradients that are functions of the arriving one and of what it is given.
+    """Return an element-wise function with explicit gradients, one per differentiable operand.
 
-    Its first arguments, one for each gradient, are tensors of one shape.
+    A gradient is a function of the arriving gradient and of the arguments. The differentiable operands come first and
+    have one shape.
     """
 
     def written(*arguments: Any) -> Tensor:
@@ -28,5 +29,5 @@ def with_gradient(function: Callable[..., Tensor], *gradients: Callable[..., Ten
 
 
 def with_slope(function: Callable[..., Tensor], slope: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """Return a function of elements whose gradient is multiplied by another of them, whatever it would be."""
+    """Return an element-wise function whose gradient is the arriving one times a given slope."""
     return with_gradient(function, lambda arriving, *given: arriving * slope(*given))

@@ -1,4 +1,4 @@
-"""Operators that read or write by index, put in order, and count."""
+"""Operators that read or write by index, sort, and count."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from planner.pytorch.translate.translation import Translation
 
 @converter("embedding")
 def _embedding(t: Translation, call: TracedCall) -> Value:
-    refuse_if(call.flag("scale_grad_by_freq"), "embedding with scale_grad_by_freq: its gradient is another")
+    refuse_if(call.flag("scale_grad_by_freq"), "embedding with scale_grad_by_freq is not supported")
     weight, indices = merged(t, call["weight"], 0), call["indices"]
     if any(not group and extent != 1 for group, extent in zip(indices.dims, indices.shape, strict=True)):
         indices = densely(t, indices)
@@ -39,7 +39,7 @@ def _embedding(t: Translation, call: TracedCall) -> Value:
 
 
 def _without_gradient(t: Translation, call: TracedCall, rows: Value, indices: Value) -> Value:
-    """Return rows of which that of the padding gets no gradient."""
+    """Return rows in which the padding row gets no gradient."""
     padding, known = call.integer("padding_idx"), call.content("indices")
     if known is not None and not bool((known.tensor == padding).any()):
         return rows
@@ -51,7 +51,7 @@ def _without_gradient(t: Translation, call: TracedCall, rows: Value, indices: Va
 
 @converter("index")
 def _index(t: Translation, call: TracedCall) -> Value:
-    """Read dimensions at whole numbers: one after another where each index runs along dimensions of its own."""
+    """Read dimensions at integer indices, one after the other if the indices run along distinct dimensions."""
     value = call["self"]
     indices = indices_of(t, call, value)
     shape = broadcast_shapes(*(index.shape for _, index in indices))
@@ -73,11 +73,11 @@ def _index(t: Translation, call: TracedCall) -> Value:
 
 
 Indices = list[tuple[int, Value]]
-"""Dimensions, in order, with what they are read or written at."""
+"""Indexed dimensions, in order, with their indices."""
 
 
 def indices_of(t: Translation, call: TracedCall, value: Value) -> Indices:
-    """Return the indices of an operator; truth values that are known as the numbers of those that are true."""
+    """Return the indices of an operator; a known boolean mask becomes the indices of its true elements."""
     indices, dim = Indices(), 0
     for index in call.argument("indices"):
         is_known = isinstance(index, Content)
@@ -88,7 +88,7 @@ def indices_of(t: Translation, call: TracedCall, value: Value) -> Indices:
             continue
         if index is not None:
             kind = "bool" if is_known else t.dtype(index)
-            refuse_if(not is_known and kind == "bool", f"{call.op} by a mask that depends on data: use torch.where")
+            refuse_if(not is_known and kind == "bool", f"{call.op} by a data-dependent mask: use torch.where")
             start = _from_the_start(t, index, value.shape[dim])
             t.holds_below(start, value.shape[dim])
             indices.append((dim, start))
@@ -97,12 +97,12 @@ def indices_of(t: Translation, call: TracedCall, value: Value) -> Indices:
 
 
 def _runs_along(index: Value, rank: int) -> list[int]:
-    """Return along which of the dimensions of all indices one of them runs."""
+    """Return the dimensions, among those of all indices, along which an index runs."""
     return [dim + rank - index.rank for dim, extent in enumerate(index.shape) if extent != 1]
 
 
 def _read(t: Translation, value: Value, dim: int, index: Value) -> Value:
-    """Return the elements of a dimension at the numbers of a vector."""
+    """Return the elements of a dimension at the indices in a vector."""
     maker = t.maker(index.tensor)
     if index.dims[0] and maker is not None and maker.op == "arange":
         start, step = (cast("int", maker.attrs[name]) for name in ("start", "step"))
@@ -112,7 +112,7 @@ def _read(t: Translation, value: Value, dim: int, index: Value) -> Value:
 
 
 def flat_indices(t: Translation, value: Value, indices: Indices) -> tuple[tuple[int, ...], Value]:
-    """Return the shape of all indices, and one index, in a row, of the dimensions laid as one."""
+    """Return the shape of all indices, and a flat vector of indices into the merged dimensions."""
     shape = broadcast_shapes(*(index.shape for _, index in indices))
     number, inner = None, 1
     for dim, index in reversed(indices):
@@ -125,7 +125,7 @@ def flat_indices(t: Translation, value: Value, indices: Indices) -> tuple[tuple[
 
 
 def _read_together(t: Translation, value: Value, indices: Indices, first: int) -> Value:
-    """Read the dimensions laid as one; the indices' dimensions come at dimension `first`."""
+    """Read the dimensions merged into one; the indices' dimensions start at dimension `first`."""
     dims = [dim for dim, _ in indices]
     rest = [dim for dim in range(value.rank) if dim not in dims]
     shape, flat = flat_indices(t, value, indices)
@@ -155,7 +155,7 @@ def _index_select(t: Translation, call: TracedCall) -> Value:
 
 
 def selected(t: Translation, value: Value, dim: int, indices: Value) -> Value:
-    """Return the elements of a dimension at some indices, whose dimensions take its place."""
+    """Return the elements of a dimension at indices, whose dimensions take its place."""
     t.holds_below(indices, value.shape[dim])
     value, axis = single(t, value, dim)
     count = prod(indices.shape)
@@ -187,26 +187,26 @@ def _sort(t: Translation, call: TracedCall) -> tuple[Value, ...]:
 @converter("topk")
 @of_vectors
 def _topk(t: Translation, call: TracedCall) -> tuple[Value, ...]:
-    """Take the greatest elements of a dimension, or the least."""
+    """Return the largest elements of a dimension, or the smallest."""
     dim = call.dim(call["self"].rank)
     return _ordered(t, "topk", call["self"], dim, k=call.integer("k"), largest=call.flag("largest"))
 
 
 ENDS: Mapping[str, Mapping[str, bool]] = {"max": {"largest": True}, "min": {"largest": False, "nan_first": True}}
-"""Which element is taken; what is no number is greater than all, and less."""
+"""Which element is taken; NaN is larger than all for max, and smaller than all for min."""
 
 
 @of_vectors
 def extreme(t: Translation, call: TracedCall) -> tuple[Value, ...]:
-    """Take the greatest or the least element of a dimension, and its place."""
+    """Return the largest or smallest element of a dimension, and its position."""
     dim = call.dim(call["self"].rank)
     results = _ordered(t, "topk", call["self"], dim, k=1, **ENDS[call.op])
     return results if call.flag("keepdim") else tuple(taken(t, result, dim, 0) for result in results)
 
 
 def _ordered(t: Translation, op: str, value: Value, dim: int, **attributes: Attribute) -> tuple[Value, ...]:
-    """Put a dimension in order; return elements and their places."""
-    refuse_if(t.dtype(value) == "bool", f"{op} of truth values has no operator here")
+    """Sort a dimension; return elements and their positions."""
+    refuse_if(t.dtype(value) == "bool", f"{op} of booleans is not supported")
     value = densely(t, value)
     tensors = t.emit_as(op, op, value.tensor, dim=dim, **attributes)
     for tensor in tensors:
@@ -216,7 +216,7 @@ def _ordered(t: Translation, op: str, value: Value, dim: int, **attributes: Attr
 
 @converter("argmax", "argmin")
 def _argmax(t: Translation, call: TracedCall) -> Value:
-    """Return the place of the first greatest or least element."""
+    """Return the position of the first largest or smallest element."""
     value, dim = call["self"], call.argument("dim")
     if dim is None:
         value, dim = view(t, value, (prod(value.shape),)), 0
@@ -233,7 +233,7 @@ def _histc(t: Translation, call: TracedCall) -> Value:
     was_whole = maker is not None and maker.op == "cast" and t.builder.tensors[maker.inputs[0]].dtype == "int32"
     refuse_if(
         (call.number("min"), call.number("max")) != (0, bins - 1) or not was_whole,
-        "histc of anything but whole numbers from 0, one to a bin",
+        "histc is supported only for integers from 0 with one bin each",
     )
     whole = as_dtype(t, densely(t, value), "int32")
     hits = as_dtype(t, one_hot(t, whole.tensor, bins), t.dtype(value))
@@ -249,18 +249,21 @@ def _one_hot(t: Translation, call: TracedCall) -> Value:
 
 
 def one_hot(t: Translation, numbers: str, depth: int) -> Value:
-    """Return, for every number of a tensor, truth values that are true at that number."""
+    """Return, for every number of a tensor, booleans that are true at that number."""
     return t.plain(t.emit("one_hot", numbers, depth=depth))
 
 
 @converter("transformers::grouped_mm_fallback")
 def _grouped_product(t: Translation, call: TracedCall) -> Value:
-    """Multiply each row by the matrix of its group: by all of them, and keep its own; groups end where `offs` says."""
+    """Multiply each row by the matrix of its group: by all matrices, keeping the group's own.
+
+    `offs` ends the groups.
+    """
     rows, matrices, ends = call["input"], call["weight"], call["offs"]
     count, groups = rows.shape[0], matrices.shape[0]
     numbers = densely(t, t.counted(0, count).repeated(1, groups))
     inside = as_dtype(t, binary(t, "lt", numbers, ends), t.dtype(rows))
-    # A row is before the end of its group and of all later ones.
+    # A row lies before the end of its group and of all later ones.
     first = sliced(t, inside, 1, range(1))
     steps = binary(t, "sub", sliced(t, inside, 1, range(1, groups)), sliced(t, inside, 1, range(groups - 1)))
     membership = joined(t, [first, steps], 1)

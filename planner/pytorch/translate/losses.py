@@ -14,15 +14,15 @@ from planner.pytorch.translate.operations import as_dtype, binary, reduce, unary
 from planner.pytorch.translate.translation import Translation
 
 UNREDUCED, MEAN = 0, 1
-"""Of a loss, as PyTorch's operators spell it; 2 is the sum."""
+"""Reductions of losses as in PyTorch's operators; 2 is the sum."""
 
 
 LEAST_DISTANCE = 1e-18
-"""Of losses that are straight beyond a distance: squares of it, and of its inverse, are numbers in single precision."""
+"""Smallest distance for which its square and the inverse of that are representable in single precision."""
 
 
 def softmax(t: Translation, x: Value, dim: int, op: str = "softmax") -> Value:
-    """Softmax along a dimension from its parts: two reductions and an element-wise quotient."""
+    """Return softmax along a dimension in parts: two reductions and an element-wise quotient."""
     x, axis = single(t, x, dim)
     (maximum,) = t.emit_as(f"{op}.maximum", "amax", x.tensor, dims=(axis,))
     total = t.emit_as(f"{op}.total", "sum_exp", x.tensor, maximum, dim=axis)[0]
@@ -38,7 +38,7 @@ def _softmax(t: Translation, call: TracedCall) -> Value:
 
 @converter("cross_entropy_loss")
 def _cross_entropy(t: Translation, call: TracedCall) -> Value:
-    """Softmax cross entropy against class numbers."""
+    """Return softmax cross entropy against class indices."""
     logits, dim, target = _by_class(t, call)
     is_plain = not call.number("label_smoothing") and call.optional("weight") is None and _counts_all(t, call)
     if not is_plain or call.integer("reduction") == UNREDUCED:
@@ -57,9 +57,9 @@ def _nll_loss(t: Translation, call: TracedCall) -> Value:
 
 
 def _by_class(t: Translation, call: TracedCall) -> tuple[Value, int, Value]:
-    """Return scores as they lie, a dimension an axis, the one of classes, and labels laid as all the others are."""
+    """Return scores with one axis per dimension, their class axis, and labels with the layout of the other axes."""
     logits, target = call["self"], call["target"]
-    refuse_if(t.dtype(target) != "int32", f"{call.op} against probabilities: expected class numbers")
+    refuse_if(t.dtype(target) != "int32", f"{call.op} against probabilities is not supported: expected class indices")
     dim = min(1, logits.rank - 1)
     classes, ignored = logits.shape[dim], call.integer("ignore_index")
     is_left_out = not 0 <= ignored < classes and not _counts_all(t, call)
@@ -76,20 +76,20 @@ def _by_class(t: Translation, call: TracedCall) -> tuple[Value, int, Value]:
 
 
 def _note_classes(t: Translation, logits: Value, dim: int, target: Value) -> None:
-    """Let labels be compared with the scores, whose classes are last."""
+    """Record scores and labels for accuracy, if classes are the last dimension."""
     if dim == logits.rank - 1:
         t.logits, t.labels = logits.tensor, target.tensor
 
 
 def _counts_all(t: Translation, call: TracedCall) -> bool:
-    """Return True if no row is left out: no class is, and labels are the data's own, whose example leaves none out."""
+    """Return True if no row is ignored: no class is, and the labels are data whose example ignores none."""
     return call.integer("ignore_index") < 0 and t.is_data(call["target"]) and t.counts_from_zero(call["target"])
 
 
 def _of_likelihood(t: Translation, call: TracedCall, logs: Value, dim: int, target: Value) -> Value:
-    """Negate the logarithms of probabilities at the labels, and add a share of their mean over all classes.
+    """Negate the log probabilities at the labels, and add a share of their mean over all classes.
 
-    Classes may have weights, by which the logarithms are multiplied; a mean is then one of rows with their weights.
+    Classes may have weights, which multiply the logarithms; a mean is then weighted.
     """
     classes, last = logs.shape[dim], logs.rank - 1
     numbers, ignored = t.plain(target.tensor), None
@@ -122,7 +122,7 @@ def _of_likelihood(t: Translation, call: TracedCall, logs: Value, dim: int, targ
 
 
 def _total_weight(t: Translation, call: TracedCall, dtype: str, numbers: Value, ignored: Value | None) -> Value | None:
-    """Return the weight of all rows that count, or None if that is how many rows there are."""
+    """Return the total weight of all rows that count; None if that is the number of rows."""
     if (weight := call.optional("weight")) is not None:
         hot = as_dtype(t, one_hot(t, numbers.tensor, prod(weight.shape)), dtype)
         return reduce(t, "sum", binary(t, "mul", hot, as_dtype(t, weight, dtype)), ())
@@ -130,7 +130,7 @@ def _total_weight(t: Translation, call: TracedCall, dtype: str, numbers: Value, 
 
 
 def _divided(t: Translation, total: Value, weight: Value, ignored: Value | None) -> Value:
-    """Divide by the rows' weight: rows that are all ignored leave no number, as in PyTorch, and gradients of zero."""
+    """Divide by the rows' weight; if all rows are ignored the result is NaN, as in PyTorch, with zero gradients."""
     if ignored is None:
         return binary(t, "div", total, weight)
     is_nothing = reduce(t, "amin", as_dtype(t, ignored, t.dtype(total)), ())
@@ -149,7 +149,7 @@ def _elementwise_loss(t: Translation, call: TracedCall) -> Value:
 
 @converter("binary_cross_entropy_with_logits")
 def _cross_entropy_of_logits(t: Translation, call: TracedCall) -> Value:
-    """Weigh elements, and those of the class, where there are weights: (1 - t) x - (1 + (p - 1) t) log sigmoid(x)."""
+    """Weight elements and the positive class if there are weights: (1 - t) x - (1 + (p - 1) t) log sigmoid(x)."""
     x, target, weight, positive = call["self"], call["target"], call.optional("weight"), call.optional("pos_weight")
     if weight is None and positive is None and call.integer("reduction") != UNREDUCED:
         return _of_elements(t, call, call.op, (x, target))
@@ -162,9 +162,9 @@ def _cross_entropy_of_logits(t: Translation, call: TracedCall) -> Value:
 
 
 def _of_elements(t: Translation, call: TracedCall, op: str, pair: Sequence[Value], factor: float = 1.0) -> Value:
-    """Add up a loss of elements, times a factor."""
+    """Sum an element-wise loss, times a factor."""
     reduction = call.integer("reduction")
-    refuse_if(reduction == UNREDUCED, f"{call.op} without a reduction: expected mean or sum")
+    refuse_if(reduction == UNREDUCED, f"{call.op} without a reduction is not supported: expected mean or sum")
     count = (prod(pair[0].shape) if reduction == MEAN else 1) / factor
     pair = [value if value.rank else view(t, value, (1,)) for value in pair]
     (loss,) = t.emit_as("loss", op, *(dense(t, value) for value in pair), count=count)
@@ -172,7 +172,7 @@ def _of_elements(t: Translation, call: TracedCall, op: str, pair: Sequence[Value
 
 
 def _reduced(t: Translation, call: TracedCall, loss: Value) -> Value:
-    """Return a loss of elements as it is, added up or averaged."""
+    """Return an element-wise loss unchanged, summed or averaged."""
     if call.integer("reduction") == UNREDUCED:
         return loss
     total = reduce(t, "sum", loss, ())
@@ -181,12 +181,12 @@ def _reduced(t: Translation, call: TracedCall, loss: Value) -> Value:
 
 @converter("smooth_l1_loss", "huber_loss")
 def _smooth_l1(t: Translation, call: TracedCall) -> Value:
-    """Measure in units of the distance from which on the loss is straight."""
+    """Measure in units of the distance beyond which the loss is linear."""
     is_huber = call.op == "huber_loss"
     limit = call.number("delta" if is_huber else "beta")
     if not limit:
         return _of_elements(t, call, "l1_loss", (call["self"], call["target"]))
     is_kept = LEAST_DISTANCE <= limit <= 1 / LEAST_DISTANCE
-    refuse_if(not is_kept, f"{call.op} that is straight from {limit:g} on has no operator here")
+    refuse_if(not is_kept, f"{call.op} with a threshold of {limit:g} is not supported")
     pair = [unary(t, "scale", call[name], factor=1 / limit) for name in ("self", "target")]
     return _of_elements(t, call, "smooth_l1_loss", pair, limit * limit if is_huber else limit)

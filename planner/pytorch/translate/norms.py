@@ -26,7 +26,7 @@ C = TypeVar("C", bound=Converter)
 
 
 def in_one_dtype(convert: C) -> C:
-    """Let a normalization of 16-bit values by weights in single precision be computed in that, as PyTorch does."""
+    """Compute a normalization of 16-bit values with single-precision weights in single precision, as PyTorch does."""
 
     @wraps(convert)
     def converted(t: Translation, call: TracedCall) -> Value:
@@ -43,7 +43,7 @@ def in_one_dtype(convert: C) -> C:
 @converter("batch_norm")
 @in_one_dtype
 def _batch_norm(t: Translation, call: TracedCall) -> Value:
-    """Normalize images by channel, or what is taken for images."""
+    """Normalize images by channel, or tensors viewed as images."""
     x, shape = call["input"], call["input"].shape
     if not call.flag("training"):
         return _by_running_statistics(t, call)
@@ -60,7 +60,7 @@ def _batch_norm(t: Translation, call: TracedCall) -> Value:
 
 
 def _keep_statistics(t: Translation, call: TracedCall, followed: dict[str, tuple[str, float]]) -> None:
-    """Let the module's running statistics follow those of the batch."""
+    """Let the module's running statistics track those of the batch."""
     for name, (tensor, factor) in followed.items():
         call.ignore(name, "momentum")
         if (state := call.sources.get(name)) is not None:
@@ -69,7 +69,7 @@ def _keep_statistics(t: Translation, call: TracedCall, followed: dict[str, tuple
 
 
 def _by_running_statistics(t: Translation, call: TracedCall) -> Value:
-    """Normalize by statistics of before, which are data here: no gradient flows to them."""
+    """Normalize by earlier statistics, which are data here: no gradient flows to them."""
     call.ignore("momentum")
     x = call["input"]
     centre, var = (along(call[name], 1, x.rank) for name in ("running_mean", "running_var"))
@@ -84,7 +84,7 @@ def _inverse_root(t: Translation, var: Value, eps: float) -> Value:
 
 
 def _weighted(t: Translation, x: Value, weight: Value | None, bias: Value | None) -> Value:
-    """Multiply by a weight and add a bias, where there are such."""
+    """Multiply by a weight and add a bias, if given."""
     for op, operand in (("mul", weight), ("add", bias)):
         x = x if operand is None else binary(t, op, x, operand)
     return x
@@ -93,7 +93,7 @@ def _weighted(t: Translation, x: Value, weight: Value | None, bias: Value | None
 def _normalized(
     t: Translation, call: TracedCall, shape: tuple[int, ...], over: Sequence[int], weighted: Sequence[int]
 ) -> Value:
-    """Normalize the input, seen in a shape, over dimensions of it; weight and bias lie along `weighted` ones."""
+    """Normalize the input, viewed with a shape, over some dimensions; weight and bias lie along `weighted` ones."""
     weight, bias = (call.optional(name) for name in ("weight", "bias"))
     along_weights = tuple(shape[dim] for dim in weighted)
     weight, bias = (operand and view(t, operand, along_weights) for operand in (weight, bias))
@@ -129,7 +129,7 @@ def _axes_in_order(x: Value, weight: Value, dims: Sequence[int]) -> tuple[int, .
 
 
 def _spread(x: Value, operand: Value | None, dims: Sequence[int]) -> Value | None:
-    """Return an operand as it lies along dimensions of x."""
+    """Return an operand placed along dimensions of x."""
     for dim in range(x.rank):
         if operand is not None and dim not in dims:
             operand = operand.repeated(dim)
@@ -147,7 +147,7 @@ def _normalized_in_parts(
 
 
 def _last(call: TracedCall) -> range:
-    """Return the dimensions that are normalized, the last."""
+    """Return the dimensions to normalize, the last ones."""
     rank = call["input"].rank
     return range(rank - len(call.integers("normalized_shape")), rank)
 
@@ -179,8 +179,8 @@ def _group_norm(t: Translation, call: TracedCall) -> Value:
 @converter("instance_norm")
 @in_one_dtype
 def _instance_norm(t: Translation, call: TracedCall) -> Value:
-    """Normalize every channel of every sample by itself."""
+    """Normalize every channel of every sample separately."""
     is_other = not call.flag("use_input_stats")
-    refuse_if(is_other, "instance_norm by running statistics: expected track_running_stats=False")
+    refuse_if(is_other, "instance_norm with running statistics is not supported: expected track_running_stats=False")
     call.ignore("momentum")
     return _normalized(t, call, call["input"].shape, range(2, call["input"].rank), (1,))

@@ -1,4 +1,4 @@
-"""Operators of PyTorch that have none here, taken whole: one opaque node that calls them."""
+"""Call unsupported PyTorch operators as a whole, through one opaque node."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ from planner.pytorch.translate.translation import Translation
 
 
 def called(t: Translation, node: torch.fx.Node, arguments: Mapping[str, Any]) -> Value | tuple[Value, ...]:
-    """Add the node that calls an operator of PyTorch with these arguments, values in place of tensors.
+    """Add the node that calls a PyTorch operator with these arguments, values in place of tensors.
 
-    Raises UnsupportedError for what draws random numbers, as every worker would draw its own, and for what no attribute
-    can hold.
+    Raises UnsupportedError for operators that draw random numbers, since every worker would draw its own, and for
+    arguments that no attribute can hold.
     """
     target = node.target
     assert isinstance(target, OpOverload)
     if torch.Tag.nondeterministic_seeded in target.tags:
-        raise UnsupportedError(f"{target} draws random numbers, so that it cannot be called on several workers")
+        raise UnsupportedError(f"{target} draws random numbers, so it cannot be called on several workers")
     operands: list[Value] = []
     encoded = {name: _encoded(target, value, operands) for name, value in arguments.items()}
     dtypes = {example(operand).dtype for operand in node.all_input_nodes if isinstance(example(operand), torch.Tensor)}
     results: list[Any] = leaves(example(node))
     for result in results:
         if not isinstance(result, torch.Tensor) or result.dtype not in DTYPES:
-            raise UnsupportedError(f"{target} returns {result!r}, which the graph has no dtype for")
+            raise UnsupportedError(f"{target} returns {result!r}, which the graph cannot represent")
         if result.layout is not torch.strided:
-            raise UnsupportedError(f"{target} returns a sparse tensor, which the graph has none of: keep it dense")
+            raise UnsupportedError(f"{target} returns a sparse tensor, which is not supported: keep it dense")
     register_called()
     names = t.emit_as(
         str(target).replace(".", "_"),
@@ -54,7 +54,7 @@ def called(t: Translation, node: torch.fx.Node, arguments: Mapping[str, Any]) ->
 
 
 def _encoded(target: object, value: Any, operands: list[Value]) -> Attribute:
-    """Return an argument as an attribute; tensors are numbered as they come, and added to the operands."""
+    """Return an argument as an attribute; tensors are numbered and added to the operands."""
     if isinstance(value, Value):
         operands.append(value)
         return {"tensor": len(operands) - 1}
@@ -66,16 +66,16 @@ def _encoded(target: object, value: Any, operands: list[Value]) -> Attribute:
         return {"device": str(value)}
     if value is None or isinstance(value, bool | int | float | str):
         return value
-    raise UnsupportedError(f"{target} is given {value!r}, which no attribute can hold")
+    raise UnsupportedError(f"{target} has the argument {value!r}, which no attribute can hold")
 
 
 def _dtype_in_torch(dtype: str, dtypes: set[torch.dtype]) -> str:
-    """Return PyTorch's dtype of an operand, of those that its operands have: whole numbers may have more bits there."""
+    """Return PyTorch's dtype of an operand, whose integers may have 64 bits there."""
     return "int64" if dtype == "int32" and torch.int64 in dtypes else dtype
 
 
 def _differentiable(t: Translation, operands: list[Value], results: list[torch.Tensor]) -> tuple[int, ...]:
-    """Return which operands may have a gradient: those that are no whole numbers, if a result is none."""
+    """Return the operands that may have a gradient: floating-point ones, if some result is floating-point."""
     if not any(result.is_floating_point() for result in results):
         return ()
     return tuple(number for number, value in enumerate(operands) if "float" in t.dtype(value))

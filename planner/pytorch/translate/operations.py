@@ -1,4 +1,4 @@
-"""What operators are made of: element-wise functions with broadcasting, reductions, contractions."""
+"""Building blocks of operators: element-wise functions with broadcasting, reductions, contractions."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ COMMUTING = ("add", "mul", "maximum", "minimum")
 
 
 def unary(t: Translation, op: str, x: Value, /, **attrs: Attribute) -> Value:
-    """Apply an element-wise operator of one operand."""
+    """Apply a unary element-wise operator."""
     return t.alike(t.emit(op, x.tensor, **attrs), x)
 
 
 def dropped(t: Translation, x: Value, p: float) -> Value:
-    """Drop elements with probability p, by masks of the graph's own."""
+    """Drop elements with probability p, by masks of the graph's own generator."""
     if not p:
         return x
     if p == 1:
         return unary(t, "scale", x, factor=0.0)
     x = densely(t, x)
-    # Every element of a tensor has one of its own; the number of nodes so far is a seed that no other node has.
+    # Elements are identified by index within a node; the node count is a seed that no other node has.
     return t.alike(t.emit("dropout", x.tensor, iteration(t.builder), p=p, seed=len(t.builder.nodes)), x)
 
 
 def binary(t: Translation, op: str, left: Value, right: Value, /, **attrs: Attribute) -> Value:
-    """Apply an element-wise operator of two operands that are broadcast as in PyTorch."""
+    """Apply an element-wise operator to two operands, with PyTorch's broadcasting."""
     rank = max(left.rank, right.rank)
     left, right = (padded(value, rank) for value in (left, right))
     for dim in range(rank):
@@ -70,7 +70,7 @@ def _broadcast(left: Value, right: Value) -> tuple[int, ...]:
 
 
 def _unit_axes_agree(t: Translation, left: Value, right: Value) -> tuple[Value, Value]:
-    """Drop axes of one element where only one of two values has them."""
+    """Drop axes of length 1 that only one of two values has."""
     for dim in range(left.rank):
         if left.shape[dim] == right.shape[dim] == 1 and bool(left.dims[dim]) != bool(right.dims[dim]):
             return squeezed(t, left), squeezed(t, right)
@@ -97,7 +97,7 @@ def _spread(t: Translation, value: Value, other: Value) -> Value:
 
 
 def reduce(t: Translation, op: str, value: Value, over: Sequence[int], keep: bool = False, **attrs: Attribute) -> Value:
-    """Reduce dimensions, all where none is named."""
+    """Reduce dimensions, all if none are given."""
     over = tuple(dim % value.rank for dim in over) if over else tuple(range(value.rank))
     value = _present(t, value, over)
     gone = {axis for dim in over for axis in value.dims[dim]}
@@ -149,7 +149,7 @@ def contract(t: Translation, left: Value, right: Value, summed: Pairs, shared: P
 
 
 def _unite_letters(t: Translation, tensor: tuple[str, str], other: tuple[str, str]) -> None:
-    """Note that axes of two tensors, each with its letters, are the same where the letters are."""
+    """Record that axes of two tensors are the same where their letters are equal."""
     for axis, letter in enumerate(tensor[1]):
         if letter in other[1]:
             t.axes.unite((tensor[0], axis), (other[0], other[1].index(letter)))
@@ -166,7 +166,7 @@ def _present(t: Translation, value: Value, dims: Iterable[int]) -> Value:
 
 
 def _product(t: Translation, left: str, right: str, letters: tuple[str, str, str]) -> str:
-    """Multiply two matrices as such, and other tensors by an equation."""
+    """Multiply two matrices with `mm`, and other tensors with `einsum`."""
     rows, columns, output = letters
     is_matrices = len(rows) == len(columns) == len(output) == 2 and len({*rows, *columns}) == 3
     if not is_matrices or output[0] not in rows or output[1] not in columns:

@@ -1,4 +1,7 @@
-"""Operators by which a trace says where gradients flow: see `own_functions.py` and `changed.py`."""
+"""Converters of the operators that control gradients in a trace.
+
+See `capture/autograd_functions.py` and `capture/checkpoints.py`.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ def _operand(t: Translation, call: TracedCall) -> Value:
 
 @converter("planner::arriving")
 def _arriving(t: Translation, call: TracedCall) -> Value:
-    """Let a tensor stand for the gradient that is not there yet."""
+    """Return a placeholder for the gradient that will arrive."""
     call.ignore("operands")
     result = densely(t, call["self"])
     stand_in = t.builder.input(t._name("arriving"), result.shape, ZEROS, t.dtype(result))

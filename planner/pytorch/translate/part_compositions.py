@@ -1,4 +1,4 @@
-"""Operators that read or write parts of a tensor, written in others: slices, places."""
+"""Operators that read or write parts of a tensor, composed of others: slices and indices."""
 
 # ruff: noqa: PLR0913, PLR0917 -- functions have the arguments of PyTorch's operators
 
@@ -17,7 +17,7 @@ aten = torch.ops.aten
 
 
 def _roll(x: Tensor, shifts: Sequence[int], dims: Sequence[int] = ()) -> Tensor:
-    """Put the last elements of a dimension before the others."""
+    """Move the last elements of a dimension before the others."""
     if not dims:
         return _roll(x.flatten(), shifts, (0,)).view(x.shape)
     for shift, dim in zip(shifts, dims, strict=True):
@@ -29,7 +29,7 @@ def _roll(x: Tensor, shifts: Sequence[int], dims: Sequence[int] = ()) -> Tensor:
 def _slice_scatter(
     x: Tensor, src: Tensor, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1
 ) -> Tensor:
-    """Put a range of a dimension between what comes before and after it."""
+    """Insert a range of a dimension between what comes before and after it."""
     first, stop, _ = slice(start, end, step).indices(x.shape[dim])
     if step != 1:
         return _index_put(x, [*[None] * (dim % x.ndim), torch.arange(first, stop, step)], src)
@@ -43,7 +43,7 @@ def _select_scatter(x: Tensor, src: Tensor, dim: int, index: int) -> Tensor:
 
 
 def _unfold(x: Tensor, dimension: int, size: int, step: int) -> Tensor:
-    """Put windows of a dimension side by side in its place, and their elements last."""
+    """Lay windows of a dimension side by side in its place, with their elements last."""
     x = x if x.ndim else x[None]
     dim = dimension % x.ndim
     places = torch.arange((x.shape[dim] - size) // step + 1)[:, None] * step + torch.arange(size)
@@ -52,8 +52,8 @@ def _unfold(x: Tensor, dimension: int, size: int, step: int) -> Tensor:
 
 
 def _index_put(x: Tensor, indices: Sequence[Tensor | None], values: Tensor, accumulate: bool = False) -> Tensor:
-    """Write at indices what has a gradient, of which what is overwritten has its share, too."""
-    refuse_if(accumulate, "what is added has its gradient")
+    """Write values at indices; both the values and the rest of the tensor receive gradients, as in PyTorch."""
+    refuse_if(accumulate, "index_put with accumulate is not composed here")
     places = list(indices)
     written = with_gradient(
         lambda x, values: aten.index_put(x, places, values.detach()),
@@ -64,7 +64,7 @@ def _index_put(x: Tensor, indices: Sequence[Tensor | None], values: Tensor, accu
 
 
 def _scatter(x: Tensor, dim: int, index: Tensor, src: Tensor) -> Tensor:
-    """Write at indices along a dimension; as `_index_put`."""
+    """Write at indices along a dimension, with gradients as in `_index_put`."""
     written = with_gradient(
         lambda x, src: x.scatter(dim, index, src.detach()),
         lambda arriving, *_: arriving.scatter(dim, index, 0),
@@ -81,4 +81,4 @@ WRITTEN_PARTS: Mapping[str, Callable[..., Any]] = {
     "slice_scatter": _slice_scatter,
     "unfold": _unfold,
 }
-"""By the operator's name."""
+"""Compositions by operator name."""

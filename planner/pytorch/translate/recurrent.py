@@ -1,4 +1,4 @@
-"""Recurrent layers, unrolled: a cell a timestep, which share their weights."""
+"""Recurrent layers, unrolled: one cell per timestep, with shared weights."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from planner.pytorch.translate.translation import Translation
 
 @dataclass(frozen=True, slots=True)
 class _Layer:
-    """One layer's weights in one direction: [gates h, inputs], [gates h, h], and a bias of each or none."""
+    """One layer's weights in one direction: [gates h, inputs], [gates h, h], and no bias or one for each."""
 
     inputs: Value
     hidden: Value
     biases: tuple[Value, ...]
 
     def of_inputs(self, t: Translation, x: Value) -> Value:
-        """Return the product with the inputs' weight, and its bias."""
+        """Return the product with the inputs' weight, plus its bias."""
         return _added(t, contract(t, x, self.inputs, [(1, 1)]), *self.biases[:1])
 
     def of_hidden(self, t: Translation, h: Value) -> Value:
-        """Return the product with the hidden state's weight, and its bias."""
+        """Return the product with the hidden state's weight, plus its bias."""
         return _added(t, contract(t, h, self.hidden, [(1, 1)]), *self.biases[1:])
 
 
@@ -39,13 +39,13 @@ def _added(t: Translation, value: Value, *others: Value) -> Value:
 
 
 State = tuple[Value, ...]
-"""Of a cell; its first value is what the cell puts out."""
+"""State of a cell; its first value is the cell's output."""
 
 Cell = Callable[[Translation, _Layer, Value, State], State]
 
 
 def _lstm_cell(t: Translation, layer: _Layer, x: Value, state: State) -> State:
-    """Take a step of an LSTM; the gates are in the order i, f, g, o."""
+    """Compute one step of an LSTM; the gates are in the order i, f, g, o."""
     h, c = state
     of_x, of_h = contract(t, x, layer.inputs, [(1, 1)]), contract(t, h, layer.hidden, [(1, 1)])
     i, f, g, o = _gates(t, _added(t, of_x, of_h, *layer.biases), 4)
@@ -57,7 +57,7 @@ def _lstm_cell(t: Translation, layer: _Layer, x: Value, state: State) -> State:
 
 
 def _gru_cell(t: Translation, layer: _Layer, x: Value, state: State) -> State:
-    """Take a step of a GRU; the gates are in the order r, z, n."""
+    """Compute one step of a GRU; the gates are in the order r, z, n."""
     (h,) = state
     of_x, of_h = (_gates(t, gates, 3) for gates in (layer.of_inputs(t, x), layer.of_hidden(t, h)))
     r, z = (unary(t, "sigmoid", binary(t, "add", of_x[gate], of_h[gate])) for gate in (0, 1))
@@ -85,7 +85,7 @@ CELLS: Mapping[str, Cell] = {
 def _recurrent(t: Translation, call: TracedCall) -> tuple[Value, ...]:
     """Unroll layers of a cell, in one or both directions; return outputs and last states.
 
-    Of a packed sequence every sample's states stay as they are beyond its length.
+    In a packed sequence, a sample's states stay unchanged beyond its length.
     """
     kind, over = str(call.argument("kind", call.op)), None
     p = call.number("dropout") * call.flag("train")
@@ -112,15 +112,15 @@ def _recurrent(t: Translation, call: TracedCall) -> tuple[Value, ...]:
 
 
 def _layers(call: TracedCall) -> list[_Layer]:
-    """Return the weights of every layer, and of every direction of it."""
+    """Return the weights of every layer and direction."""
     each, weights = 4 if call.flag("has_biases") else 2, call.tensors("params")
     count = call.integer("num_layers") * (2 if call.flag("bidirectional") else 1)
-    refuse_if(len(weights) != each * count, "nn.LSTM with projections: expected proj_size=0")
+    refuse_if(len(weights) != each * count, "nn.LSTM with projections is not supported: expected proj_size=0")
     groups = (weights[each * number : each * (number + 1)] for number in range(count))
     return [_Layer(inputs, hidden, tuple(biases)) for inputs, hidden, *biases in groups]
 
 
-def _run(  # noqa: PLR0913 -- a cell, and what it runs along
+def _run(  # noqa: PLR0913 -- a cell and its operands
     t: Translation,
     cell: Callable[[Value, State], State],
     steps: Sequence[Value],
@@ -129,7 +129,7 @@ def _run(  # noqa: PLR0913 -- a cell, and what it runs along
     *,
     reverse: bool,
 ) -> tuple[list[Value], State]:
-    """Return a layer's outputs, by timestep, and its last state; `over` says which samples have ended before a step."""
+    """Return a layer's outputs by timestep, and its last state; `over` marks the samples that ended before a step."""
     outputs: dict[int, Value] = {}
     for step in reversed(range(len(steps))) if reverse else range(len(steps)):
         with t.timestep(step):
@@ -145,7 +145,7 @@ def _run(  # noqa: PLR0913 -- a cell, and what it runs along
 
 
 def _at_each_step(t: Translation, function: Callable[[Any], Value], operands: Iterable[Any]) -> list[Value]:
-    """Return a function's values of the operands, each at a timestep of its own."""
+    """Return a function's values of the operands, each at its own timestep."""
     values = []
     for step, operand in enumerate(operands):
         with t.timestep(step):

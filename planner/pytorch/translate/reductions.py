@@ -16,7 +16,7 @@ from planner.pytorch.translate.translation import Translation
 
 
 def _dims(call: TracedCall, value: Value) -> tuple[int, ...]:
-    """Return the dimensions that are reduced, all where none is named."""
+    """Return the reduced dimensions, all if none are given."""
     dims = call.integers("dim")
     return tuple(dim % value.rank for dim in dims if value.rank) or tuple(range(value.rank))
 
@@ -70,7 +70,7 @@ def _var(t: Translation, call: TracedCall) -> Value:
 
 
 def _from_first(t: Translation, value: Value, dims: Sequence[int]) -> Value:
-    """Return the distances from the first elements, so that equal ones have a deviation of zero and not of rounding."""
+    """Return the distances from the first elements, so that equal elements have a deviation of exactly zero."""
     first = unary(t, "stop_gradient", value)
     for dim in dims:
         first = taken(t, first, dim, 0).repeated(dim)
@@ -87,6 +87,6 @@ def _cumsum(t: Translation, call: TracedCall) -> Value:
 
 
 def _root(t: Translation, squares: Value) -> Value:
-    """Return the square root, whose gradient is zero where it is, as that of PyTorch's lengths and deviations."""
+    """Return the square root, with zero gradient at zero, as PyTorch's norms and deviations have."""
     zero = unary(t, "eq_scalar", squares, value=0.0)
     return masked(t, unary(t, "sqrt", masked(t, squares, zero, 1.0)), zero, 0.0)

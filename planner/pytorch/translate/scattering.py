@@ -1,4 +1,4 @@
-"""Operators that write at indices: the writer of an element is looked for, so that nothing is written twice."""
+"""Operators that write at indices: each element looks up its writer, so that nothing is written twice."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from planner.pytorch.translate.translation import Translation
 
 @converter("index_put", "_unsafe_index_put")
 def _index_put(t: Translation, call: TracedCall) -> Value:
-    """Turn a permutation round, or write rows of the dimensions that are indexed, laid as one."""
+    """Invert a permutation, or write rows of the indexed dimensions merged into one."""
     value, source = call["self"], as_dtype(t, call["values"], call.dtypes[0])
     if (mask := _mask_of_data(t, call)) is not None and prod(source.shape) == 1:
         return _merged(t, value, expanded(t, source, value.shape), negated(t, mask))
@@ -32,7 +32,7 @@ def _index_put(t: Translation, call: TracedCall) -> Value:
         return t.plain(t.emit_as("sort", "sort", densely(t, indices[0][1]).tensor, dim=0, descending=False)[1])
     dims = [dim for dim, _ in indices]
     rest = [dim for dim in range(value.rank) if dim not in dims]
-    refuse_if(dims != list(range(dims[0], dims[0] + len(dims))), "index_put in dimensions apart: permute them before")
+    refuse_if(dims != list(range(dims[0], dims[0] + len(dims))), "index_put in separate dimensions: permute first")
     shape, flat = flat_indices(t, value, indices)
     kept = [value.shape[dim] for dim in rest]
     source = expanded(t, source, (*kept[: dims[0]], *shape, *kept[dims[0] :]))
@@ -47,7 +47,7 @@ def _index_put(t: Translation, call: TracedCall) -> Value:
     return whole.permuted([(dims + rest).index(dim) for dim in range(value.rank)])
 
 
-OVERWRITTEN = "PyTorch gives a gradient to what one index overwrites, too"
+OVERWRITTEN = "not supported: PyTorch also gives a gradient to overwritten elements"
 
 
 def _are_distinct(call: TracedCall, value: Value) -> bool:
@@ -63,7 +63,7 @@ def _are_distinct(call: TracedCall, value: Value) -> bool:
 
 
 def _mask_of_data(t: Translation, call: TracedCall) -> Value | None:
-    """Return the one index that is truth values of the data."""
+    """Return the index if it is a single boolean mask that depends on data."""
     first, *rest = call.argument("indices")
     return first if not rest and isinstance(first, Value) and t.dtype(first) == "bool" else None
 
@@ -73,7 +73,7 @@ def _others(rank: int, start: int, count: int) -> list[int]:
 
 
 def _is_order(t: Translation, call: TracedCall, indices: list[Value]) -> bool:
-    """Return True where numbers in order are put where an order says, which turns the order round."""
+    """Return True if consecutive integers are written at a sort's indices, which inverts the permutation."""
     content, maker = call.content("values"), t.maker(indices[0].tensor)
     count = indices[0].shape[0] if indices[0].rank else 0
     is_order = maker is not None and maker.op == "sort" and maker.outputs[1] == indices[0].tensor
@@ -82,7 +82,7 @@ def _is_order(t: Translation, call: TracedCall, indices: list[Value]) -> bool:
 
 
 def _rows_added(t: Translation, source: Value, indices: Value, count: int) -> Value:
-    """Return, for each of so many rows, the sum of the rows that are written there."""
+    """Return, for each of `count` rows, the sum of the rows written there."""
     source = densely(t, source)
     tensor = t.emit("index_select_backward", source.tensor, indices.tensor, dim=0, extents={"i0": count})
     t.same_axes(tensor, source.tensor, but=0)
@@ -90,14 +90,14 @@ def _rows_added(t: Translation, source: Value, indices: Value, count: int) -> Va
 
 
 def _rows_written(t: Translation, rows: Value, source: Value, indices: Value) -> Value:
-    """Return rows in place of which stand those that are written there last."""
+    """Return rows replaced by those written there last."""
     writer, nobody = _last_writer(t, indices, 0, rows.shape[0])
     chosen = t.plain(t.emit("index_select", densely(t, source).tensor, writer.tensor, dim=0))
     return _merged(t, rows, chosen, nobody)
 
 
 def _merged(t: Translation, value: Value, written: Value, nobody: Value) -> Value:
-    """Take elements of one value where nobody writes, else of the other."""
+    """Select one value where nobody writes, else the other."""
     for _ in range(value.rank - nobody.rank):
         nobody = nobody.repeated(nobody.rank)
     nothing = in_dtype(0, t.dtype(value))
@@ -106,7 +106,7 @@ def _merged(t: Translation, value: Value, written: Value, nobody: Value) -> Valu
 
 
 def _last_writer(t: Translation, indices: Value, dim: int, extent: int) -> tuple[Value, Value]:
-    """Return, for each of so many places of a dimension, where its last index is, and if there is none."""
+    """Return, for each position of a dimension, its last writer, and whether it has none."""
     spread = indices.repeated(dim)
     places = _along(t, t.counted(0, extent), dim, spread.rank)
     writers = _along(t, t.counted(0, indices.shape[dim]), dim + 1, spread.rank)
@@ -141,7 +141,7 @@ def _scatter(t: Translation, call: TracedCall) -> Value:
 @converter("scatter_add", "scatter_reduce")
 @of_vectors
 def _scatter_add(t: Translation, call: TracedCall) -> Value:
-    """Add every element of a tensor to that at its index."""
+    """Add every element of a tensor to the element at its index."""
     value, source = call["self"], densely(t, call["src"])
     dim, indices = call.dim(value.rank), _indices(t, call, value)
     kind = call.argument("reduce", "sum")
@@ -153,12 +153,12 @@ def _scatter_add(t: Translation, call: TracedCall) -> Value:
 
 
 def _indices(t: Translation, call: TracedCall, value: Value) -> Value:
-    """Return indices of the shape of what is written, which must be the tensor's but for one dimension."""
+    """Return indices with the shape of what is written, which may differ from the tensor's only along `dim`."""
     indices = densely(t, call["index"])
     dim = call.dim(value.rank)
     differ = [other for other in range(value.rank) if indices.shape[other] != value.shape[other] and other != dim]
-    refuse_if(differ, f"{call.op} to a part of other dimensions: take the part before")
+    refuse_if(differ, f"{call.op} to a part of other dimensions is not supported: slice first")
     src = call["src"] if "src" in call.arguments else indices
-    refuse_if(src.shape != indices.shape, f"{call.op} of a part of the source: take the part before")
+    refuse_if(src.shape != indices.shape, f"{call.op} of a part of the source is not supported: slice first")
     t.holds_below(indices, value.shape[dim])
     return indices

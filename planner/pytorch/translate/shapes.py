@@ -1,4 +1,4 @@
-"""Operators that regroup, order, take apart and put together dimensions."""
+"""Operators that regroup, permute, split and join dimensions."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def taken(t: Translation, value: Value, dim: int, index: int) -> Value:
 
 
 def _lacking(t: Translation, tensor: str, value: Value, axis: int) -> Value:
-    """Return a tensor that has all axes of a value's but one as a value of the same dimensions and extents."""
+    """Return a tensor that lacks one axis of a value's tensor as a value of the same dimensions and extents."""
     t.same_axes(tensor, value.tensor, but=axis)
     dims = tuple(tuple(other - (other > axis) for other in group if other != axis) for group in value.dims)
     return Value(tensor, dims, value.shape)
@@ -94,7 +94,7 @@ def sliced(t: Translation, value: Value, dim: int, wanted: range) -> Value:
         return value
     length = -(-(stop - start) // step)
     shape = (*value.shape[:dim], length, *value.shape[dim + 1 :])
-    if not value.dims[dim] or not length:  # an empty range is a constant: nobody reads this one
+    if not value.dims[dim] or not length:  # an empty range is a constant, so this value is never read
         return Value(value.tensor, value.dims, shape)
     inner = prod(t.extent(value, value.dims[dim][1:]))
     if step == 1 and length < extent and not extent % length and not start % length and len(value.dims[dim]) == 1:
@@ -114,7 +114,7 @@ def sliced(t: Translation, value: Value, dim: int, wanted: range) -> Value:
 
 
 def _front(value: Value, dim: int) -> Value:
-    """Make a dimension's first axis a dimension of its own before it, for `taken` to remove."""
+    """Make a dimension's first axis a separate dimension before it, for `taken` to remove."""
     group = value.dims[dim]
     dims = (*value.dims[:dim], group[:1], group[1:], *value.dims[dim + 1 :])
     return Value(value.tensor, dims, (*value.shape[:dim], END, 0, *value.shape[dim + 1 :]))
@@ -128,13 +128,13 @@ def _slice(t: Translation, call: TracedCall) -> Value:
 
 
 def range_of(call: TracedCall, extent: int) -> range:
-    """Return the range of a dimension that a slice is."""
+    """Return the range of a dimension that a slice selects."""
     start, stop, step = slice(call.argument("start"), call.argument("end"), call.integer("step")).indices(extent)
     return range(start, max(start, stop), step)
 
 
 def pieces(t: Translation, value: Value, dim: int, sizes: Sequence[int]) -> tuple[Value, ...]:
-    """Cut a dimension into ranges; where they are all of one size, and an axis runs over them, take it apart."""
+    """Cut a dimension into ranges; if they are the steps of its first axis, unbind that."""
     group = value.dims[dim]
     if len(set(sizes)) == 1 and len(group) > 1 and t.extent(value, group[:1]) == (len(sizes),):
         return _unbound(t, value.resized(dim, sizes[0]), group[0], len(sizes))
@@ -172,7 +172,7 @@ def _cat(t: Translation, call: TracedCall) -> Value:
 
 
 def joined(t: Translation, values: Sequence[Value], dim: int) -> Value:
-    """Put values one after another along a dimension."""
+    """Concatenate values along a dimension."""
     if len(values) == 1:
         return values[0]
     tensors = [dense(t, value) for value in values]
@@ -189,7 +189,7 @@ def _stack(t: Translation, call: TracedCall) -> Value:
 
 
 def stacked(t: Translation, values: Sequence[Value], dim: int) -> Value:
-    """Put values of one shape side by side along a new dimension."""
+    """Stack values of one shape along a new dimension."""
     tensors = [dense(t, value) for value in values]
     whole = t.emit("stack", *tensors, dim=dim, extents={"s": len(values)})
     for tensor in tensors:
@@ -199,7 +199,7 @@ def stacked(t: Translation, values: Sequence[Value], dim: int) -> Value:
 
 @converter("pad", "constant_pad_nd")
 def _pad(t: Translation, call: TracedCall) -> Value:
-    """Put elements before and after those of dimensions, the last first; amounts below zero leave elements out."""
+    """Pad dimensions, the last one first; negative amounts remove elements."""
     value, mode = call["self"], call.argument("mode", "constant")
     amounts = call.integers("pad")
     pairs = zip(amounts[::2], amounts[1::2], strict=True)
@@ -214,11 +214,11 @@ def _pad(t: Translation, call: TracedCall) -> Value:
 
 
 Amounts = Mapping[int, tuple[int, int]]
-"""How many elements are put before and after those of a dimension, by its number."""
+"""Number of elements put before and after those of a dimension, by dimension."""
 
 
 def padded(t: Translation, value: Value, amounts: Amounts, filling: float = 0) -> Value:
-    """Return the value with a number before and after the elements of some dimensions."""
+    """Return the value padded with a number along some dimensions."""
     low, high = (tuple(amounts.get(dim, (0, 0))[side] for dim in range(value.rank)) for side in (0, 1))
     if not any((*low, *high)):
         return value
@@ -228,7 +228,7 @@ def padded(t: Translation, value: Value, amounts: Amounts, filling: float = 0) -
 
 
 def _repeated_at_bounds(t: Translation, value: Value, amounts: Amounts, mode: str) -> Value:
-    """Return the value with elements of its own at its bounds: reflected, the last ones, or those of the other end."""
+    """Return the value padded with its own elements: reflected, replicated or circular."""
     for dim, (low, high) in amounts.items():
         extent = value.shape[dim]
         places = F.pad(torch.arange(extent, dtype=torch.float64)[None], (low, high), mode)[0].int().tolist()

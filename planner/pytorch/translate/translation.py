@@ -18,19 +18,18 @@ from planner.pytorch.rewrite.axes import Cuts, TiedAxes, Value, parts
 Group = tuple[int, ...]
 
 UNKNOWN = 0
-"""What whole numbers of the data are below while nothing tells: no number is."""
+"""Upper bound of integer data that are not bounded yet."""
 
 
 PLACES = ("sort", "topk")
-"""Operators whose last output is places of elements."""
+"""Operators whose last output is positions of elements."""
 
 
 class Translation:
     """A graph under construction from a trace, and the axes of its tensors.
 
-    `place` is where the operator at hand stands in the model: nodes are named after it. `line` is that of the user's
-    source. `negative` are data that hold negative whole numbers. No node has a name in `reserved`, which are those of
-    the user's tensors.
+    `place` is the current operator's place in the model, after which nodes are named; `line` is the line of user code.
+    `negative` are data with negative integers. `reserved` are the names of the user's tensors, which no node gets.
     """
 
     def __init__(self, dtype: str, cuts: Cuts, *, reserved: Iterable[str] = (), negative: Container[str] = ()) -> None:
@@ -49,7 +48,7 @@ class Translation:
         self.logits = self.labels = ""
 
     def weight(self, name: str, shape: tuple[int, ...], init: Init, *, frozen: bool) -> Value:
-        """Declare a parameter, which is trained unless it is frozen."""
+        """Declare a parameter, trained unless frozen."""
         value, fine = self._declared(name, shape)
         self.builder.flat.add(self.builder.weight(name, fine, init, frozen=frozen))
         return value
@@ -65,7 +64,7 @@ class Translation:
         return self.plain(self.builder.declare(Tensor(name, shape, dtype, "state", init)))
 
     def changed(self, weight: Value, tensor: str) -> Value:
-        """Let a weight be what forward made of it, a tensor of the same shape; return that, to which gradients flow."""
+        """Replace a weight by what forward made of it, a tensor of the same shape; return that, as a gradient leaf."""
         node = Node(f"{weight.tensor}.changed", "stop_gradient", (tensor,), (), line=self.line)
         (leaf,) = self.builder.emit(node, "weight")
         self.builder.changed[weight.tensor] = leaf
@@ -76,7 +75,7 @@ class Translation:
         return Value(leaf, weight.dims, weight.shape)
 
     def becomes(self, state: Value, tensor: str) -> str:
-        """Add the tensor, of the elements of another, that a state becomes; return its name."""
+        """Add the updated tensor of a state, with the elements of `tensor`; return its name."""
         return self.builder.emit(Node(self._name(f"{state.tensor}.next"), "clone", (tensor,), ()), "state")[0]
 
     def _declared(self, name: str, shape: tuple[int, ...]) -> tuple[Value, tuple[int, ...]]:
@@ -96,13 +95,13 @@ class Translation:
         return Value(name, (), ())
 
     def literal(self, content: Array, init: Callable[[], Init]) -> str:
-        """Return the tensor of this content, whose initial values `init` says; there is one of each."""
+        """Return the tensor of this content, with initial values `init`; equal content shares a tensor."""
         if (key := (content.dtype.name, content.shape, content.tobytes())) not in self._literals:
             self._literals[key] = self._added(content, init)
         return self._literals[key]
 
     def _added(self, content: Array, init: Callable[[], Init]) -> str:
-        """Add a tensor of some content: zero, one and numbers that count up take no room."""
+        """Add a tensor of some content; zero, one and arithmetic sequences take no space."""
         is_whole = content.dtype.name == "int32"
         if (
             content.ndim == 0
@@ -117,7 +116,7 @@ class Translation:
         return self.builder.declare(tensor)
 
     def counted(self, start: int, count: int, step: int = 1) -> Value:
-        """Return the whole numbers from `start` on."""
+        """Return the integers from `start` on."""
         return self.plain(self.emit("arange", start=start, step=step, extents={"i": count}))
 
     def emit(self, op: str, /, *tensors: str, **attrs: Attribute) -> str:
@@ -125,7 +124,7 @@ class Translation:
         return self.emit_as(op, op, *tensors, **attrs)[0]
 
     def emit_as(self, name: str, op: str, /, *tensors: str, **attrs: Attribute) -> tuple[str, ...]:
-        """Add a node of a name of its own; return its outputs."""
+        """Add a node with a given name; return its outputs."""
         name = self._name(name)
         node = Node(name, op, tensors, (), attrs, line=self.line)
         if self._step is not None:
@@ -135,12 +134,12 @@ class Translation:
         return outputs
 
     def maker(self, tensor: str) -> Node | None:
-        """Return the node that makes a tensor; None for one that no node makes."""
+        """Return the node that computes a tensor; None if there is none."""
         return self._makers.get(tensor)
 
     @contextmanager
     def timestep(self, step: int) -> Iterator[None]:
-        """Within, nodes are those of a timestep of an unrolled cell."""
+        """Within this context, nodes belong to a timestep of an unrolled cell."""
         outer, self._step = self._step, step
         try:
             yield
@@ -148,25 +147,25 @@ class Translation:
             self._step = outer
 
     def _name(self, what: str) -> str:
-        """Return a name for a node at this place of the model that no other node of this timestep has."""
+        """Return a node name at this place of the model that is unique within the timestep."""
         base = f"{self.place}.{what}" if self.place else what
         number = self._names[base, self._step] = self._names.get((base, self._step), -1) + 1
         name = f"{base}.{number}" if number else base
         return self._name(what) if name in self.builder.reserved else name
 
     def holds_below(self, value: Value, limit: int, ignored: int | None = None) -> None:
-        """Note that whole numbers of the data are from 0 below a limit, or the one that is ignored."""
+        """Record that integer data are at least 0 and below a limit, or have the ignored value."""
         for name in self._sources_of(value.tensor):
             self._limits[name] = min(limit, self._limits.get(name, limit))
             self._ignored.setdefault(name, set()).add(ignored)
 
     def is_data(self, value: Value) -> bool:
-        """Return True if a value's tensor is the data's, with nothing but another shape."""
+        """Return True if a value's tensor is a data tensor, apart from its shape."""
         inits = [self.builder.tensors[name].init for name in self._sources_of(value.tensor, ("reshape",))]
         return all(init is not None and init.kind == "data" for init in inits)
 
     def is_trained(self, value: Value) -> bool:
-        """Return True if a value follows from a weight that is trained, by operators that may have gradients."""
+        """Return True if a value depends on a trained weight, through operators that may have gradients."""
         waiting, met = [value.tensor], set[str]()
         written = {name: gradient.operands for gradient in self.builder.written for name in gradient.results}
         while waiting:
@@ -182,7 +181,7 @@ class Translation:
         return False
 
     def counts_from_zero(self, value: Value) -> bool:
-        """Return True if whole numbers are those of the data, or of places, which are not negative."""
+        """Return True if integers are those of the data, or positions, which are not negative."""
         for name in self._sources_of(value.tensor):
             init, node = self.builder.tensors[name].init, self._makers.get(name)
             is_place = node is not None and node.op in PLACES and name == node.outputs[-1]
@@ -191,7 +190,7 @@ class Translation:
         return True
 
     def _sources_of(self, tensor: str, through: Container[str] | None = None) -> Iterator[str]:
-        """Yield the tensors of which a tensor has elements, by operators that move them."""
+        """Yield the tensors whose elements a tensor has, through operators that move elements."""
         waiting = [tensor]
         while waiting:
             name = waiting.pop()
@@ -207,7 +206,7 @@ class Translation:
         return bool(node.inputs) and describe(node, self.builder.tensors).moves_elements
 
     def finish_inputs(self) -> None:
-        """Let the data be below the limits that were met, or what all who read them ignore."""
+        """Set the recorded limits of the data, and the value that all readers ignore."""
         tensors = self.builder.tensors
         for name, limit in self._limits.items():
             if tensors[name].init == Init("data", below=UNKNOWN):
@@ -224,11 +223,11 @@ class Translation:
         return self.builder.tensors[value.tensor].dtype
 
     def rank(self, tensor: str) -> int:
-        """Return how many axes a tensor has."""
+        """Return the number of a tensor's axes."""
         return len(self.builder.shape(tensor))
 
     def same_axes(self, tensor: str, other: str, but: int | None = None) -> None:
-        """Note that a tensor's axes are another's, one by one; not axis `but`, which the tensor may lack."""
+        """Record that a tensor's axes are another's, one by one, except axis `but`, which the tensor may lack."""
         lacks = self.rank(tensor) < self.rank(other)
         for axis in range(self.rank(other)):
             if axis != but:
@@ -240,6 +239,6 @@ class Translation:
         return Value(tensor, value.dims, value.shape)
 
     def plain(self, tensor: str) -> Value:
-        """Return a tensor as a value with a dimension an axis."""
+        """Return a tensor as a value with one dimension per axis."""
         shape = self.builder.shape(tensor)
         return Value(tensor, tuple((axis,) for axis in range(len(shape))), shape)

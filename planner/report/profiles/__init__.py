@@ -1,4 +1,4 @@
-"""Profiles of others beside predictions: kernels by class, collectives, idle time."""
+"""Profiles of other frameworks, compared with predictions: kernels by class, collectives, idle time."""
 
 from planner.report.profiles.beside import beside_profile
 from planner.report.profiles.profile import Profile

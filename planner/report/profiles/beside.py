@@ -1,4 +1,4 @@
-"""A prediction beside a profile: seconds of a step by class of kernels, exposed communication, idle; as a table."""
+"""Compare a prediction with a profile: seconds of a step by kernel class, exposed communication and idle time."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PROJECTION = "projection/1"
 
 
 class ProjectedStep(msgspec.Struct, frozen=True):
-    """What is read of a step that was priced by a framework's stack."""
+    """The fields read from a step that was priced for a framework's stack."""
 
     seconds: float
     shares: Mapping[str, float]
@@ -31,7 +31,7 @@ class ProjectedStep(msgspec.Struct, frozen=True):
 def beside_profile(file: Path, profile: Profile) -> Iterator[Table | str]:
     """Yield a table of a step as predicted and as profiled, the largest difference first, and a sentence about it.
 
-    Raises `ReportError` where the file has no prediction by class of kernels.
+    Raises ReportError if the file has no prediction by kernel class.
     """
     predicted, measured = predicted_parts(file), measured_parts(profile)
     names = sorted(
@@ -41,7 +41,7 @@ def beside_profile(file: Path, profile: Profile) -> Iterator[Table | str]:
     yield table(f"{file.name}: seconds of a step", ["part", "predicted", "profiled", "difference", "ratio"], rows)
     if profile.collectives:
         each = [[name, display.seconds(of)] for name, of in sorted(profile.collectives.items())]
-        yield table("collectives of a step, with what overlaps", ["operation", "profiled"], each)
+        yield table("collectives of a step, including overlapped time", ["operation", "profiled"], each)
     ratio = measured[STEP] / predicted[STEP]
     yield (
         f"{file.name}: a step was predicted to take {display.seconds(predicted[STEP])} and took "
@@ -55,18 +55,18 @@ def measured_parts(profile: Profile) -> dict[str, float]:
 
 
 def predicted_parts(file: Path) -> dict[str, float]:
-    """Return a predicted step's seconds by part; they sum to the step's, but for what runs beside something."""
+    """Return a predicted step's seconds by part; apart from overlap they sum to the step's."""
     text = file.read_bytes()
     if format_of(text) == PROJECTION:
         try:
             step = msgspec.json.decode(text, type=ProjectedStep)
         except msgspec.DecodeError as error:
-            raise ReportError(f"{file}: {error}; simulate --json writes it anew") from error
+            raise ReportError(f"{file}: {error}; create it again with simulate --json") from error
         exposed_s = sum(of for cause, of in step.shares.items() if cause.startswith("exposed "))
         return _with_rest(dict(step.kernels), exposed_s, step.seconds)
     report = next((report for report in read_reports(file) if report.source == "simulator" and report.tasks), None)
     if report is None or report.seconds_per_step is None:
-        raise ReportError(f"{file}: expected a prediction with tasks, found none: simulate --tasks --json")
+        raise ReportError(f"{file}: the file has no prediction with tasks; create one with simulate --tasks --json")
     return _of_report(report, report.seconds_per_step)
 
 

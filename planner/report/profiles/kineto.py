@@ -1,7 +1,7 @@
-"""Traces of PyTorch's profiler (Kineto), in the trace event format: what ran on a device, by class.
+"""Traces of PyTorch's profiler (Kineto), in the trace event format: the kernels of each device, by class.
 
-A kernel on a GPU has the external id of the operator that launched it; this stands within others of its thread. On a
-CPU operators are the kernels. The outermost operator with a rule decides, so that a norm is one whatever it calls.
+A GPU kernel has the external id of the operator that launched it, which is nested in others of its thread. On a CPU,
+operators are the kernels. The outermost operator with a rule decides the class, so a norm is a norm whatever it calls.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MICRO = 1e-6
 
 
 class KinetoEvent(msgspec.Struct, frozen=True):
-    """An event of a trace; microseconds."""
+    """An event of a trace; times in microseconds."""
 
     ph: str = ""
     name: str = ""
@@ -36,7 +36,7 @@ class KinetoEvent(msgspec.Struct, frozen=True):
 
 
 class Called(NamedTuple):
-    """An event of a host with the class of the outermost within which it is, itself included."""
+    """A host event, with the class of the outermost classified event that contains it, or its own."""
 
     event: KinetoEvent
     kind: str | None
@@ -50,9 +50,9 @@ class KinetoTrace(msgspec.Struct, frozen=True):
 
 
 def kineto_profile(text: bytes, steps: int | None = None) -> Profile:
-    """Return the profile of a trace, of so many steps or as many as it marks.
+    """Return the profile of a trace with `steps` steps, or as many as it marks.
 
-    Steps in which nothing runs, as PyTorch marks one after the last, do not count.
+    Steps in which nothing runs do not count; PyTorch marks one after the last.
     """
     events = [event for event in msgspec.json.decode(text, type=KinetoTrace).traceEvents if event.ph == "X"]
     spans = _spans_of_gpu(events) if any(event.cat in ON_GPU for event in events) else _spans_of_host(events)
@@ -61,7 +61,7 @@ def kineto_profile(text: bytes, steps: int | None = None) -> Profile:
     every = [span for of in spans.values() for span in of]
     marks = _marks(events)
     begin_s = min(mark.begin_s for mark in marks or every)
-    end_s = max(span.end_s for span in (*marks, *every))  # a device may be behind its host
+    end_s = max(span.end_s for span in (*marks, *every))  # a device may lag behind its host
     return profile_of(list(spans.values()), begin_s, end_s, steps or len({mark.what for mark in marks}))
 
 
@@ -103,7 +103,7 @@ def _span(event: KinetoEvent, what: str) -> Timespan:
 
 
 def _called(events: Sequence[KinetoEvent]) -> Iterator[Called]:
-    """Yield what hosts called, thread by thread, each after what it is within."""
+    """Yield host events, thread by thread, each after the events that contain it."""
     threads: defaultdict[object, list[KinetoEvent]] = defaultdict(list)
     for event in events:
         if event.cat in ON_HOST and not event.name.startswith(STEP):

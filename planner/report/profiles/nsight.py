@@ -1,4 +1,4 @@
-"""Reports of Nsight Systems as `nsys export --type sqlite` writes them: kernels by their names alone."""
+"""Reports of Nsight Systems, exported with `nsys export --type sqlite`: kernels by name."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ COPIES = "CUPTI_ACTIVITY_KIND_MEMCPY", "CUPTI_ACTIVITY_KIND_MEMSET"
 
 
 def nsight_profile(path: Path, steps: int | None = None) -> Profile:
-    """Return the profile of an export, from its first kernel to its last, of so many steps."""
+    """Return the profile of an export with `steps` steps, from its first kernel to its last."""
     spans: defaultdict[int, list[Timespan]] = defaultdict(list)
     try:
         with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as database:
             tables = {name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
             if KERNEL_TABLE not in tables:
-                raise ProfileError(f"expected the table {KERNEL_TABLE} of an export of Nsight Systems, found none")
+                raise ProfileError(f"no table {KERNEL_TABLE}; this is not an export of Nsight Systems with kernels")
             for begin, end, device, name in database.execute(KERNELS_WITH_NAMES):
                 what = collective_of(name) or class_by(KERNELS, name) or "other"
                 spans[device].append(Timespan(NANO * begin, NANO * end, what))
@@ -37,10 +37,10 @@ def nsight_profile(path: Path, steps: int | None = None) -> Profile:
                 ):
                     spans[device].append(Timespan(NANO * begin, NANO * end, "movement"))
     except sqlite3.Error as error:
-        raise ProfileError(f"expected an export of Nsight Systems, found another database: {error}") from error
+        raise ProfileError(f"not an export of Nsight Systems: {error}") from error
     every = [span for of in spans.values() for span in of]
     if not every:
-        raise ProfileError("expected kernels, found none")
+        raise ProfileError("the export has no kernels")
     return profile_of(
         list(spans.values()), min(span.begin_s for span in every), max(span.end_s for span in every), steps
     )

@@ -1,4 +1,4 @@
-"""A profile: what a step's kernels took by class, its collectives, and how long devices were idle."""
+"""A profile: a step's kernels by class, its collectives, and the devices' idle time."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from typing import NamedTuple
 from planner.errors import InputError
 
 COLLECTIVE = "collective: "
-"""How what a span is of begins where that is no kernel but a collective, named behind it."""
+"""Prefix of a span's `what` for collectives; the operation follows it."""
 
 
 class ProfileError(InputError):
-    """A file is no profile that can be read: says which, what was expected and what was found."""
+    """A file is not a readable profile; the message names it, what was expected and what was found."""
 
 
 class Timespan(NamedTuple):
-    """An interval of a device, in seconds, and the class of its kernel, or a collective."""
+    """An interval on a device, in seconds, with the class of its kernel, or a collective."""
 
     begin_s: float
     end_s: float
@@ -28,10 +28,10 @@ class Timespan(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """Seconds of a step in the mean over devices and steps.
+    """Seconds of a step, averaged over devices and steps.
 
-    `kernels` by class, `collectives` by operation and group, each with what overlaps; `exposed_s` are those of
-    collectives beside which no kernel runs, `idle_s` those of neither.
+    `kernels` are by class, `collectives` by operation and group, both including overlap. `exposed_s` is the time of
+    collectives without a concurrent kernel, `idle_s` the time of neither.
     """
 
     seconds: float
@@ -42,18 +42,18 @@ class Profile:
 
 
 def profile_of(devices: Iterable[Sequence[Timespan]], begin_s: float, end_s: float, steps: int | None) -> Profile:
-    """Return the profile of devices' spans between two moments, among which there are so many steps.
+    """Return the profile of devices' spans between two moments, divided by the number of steps.
 
-    Raises a ProfileError where their number is not known, or no time passes.
+    Raises ProfileError if the number of steps is unknown or the interval is empty.
 
     >>> spans = [Timespan(0.0, 2.0, "product"), Timespan(1.0, 4.0, COLLECTIVE + "all-reduce")]
     >>> profile_of([spans], 0.0, 5.0, 1)
     Profile(seconds=5.0, kernels={'product': 2.0}, collectives={'all-reduce': 3.0}, exposed_s=2.0, idle_s=1.0)
     """
     if not steps:
-        raise ProfileError("expected marks of steps (ProfilerStep#N), or of `compare` how many there are, --steps")
+        raise ProfileError("the trace does not mark steps (ProfilerStep#N); pass their number with --steps")
     if end_s <= begin_s:
-        raise ProfileError("expected a step that takes time, found none")
+        raise ProfileError("the profile covers no time")
     alone = [_of_device([_within(span, begin_s, end_s) for span in spans], end_s - begin_s, steps) for spans in devices]
     return mean_of(alone)
 
@@ -92,12 +92,12 @@ def _within(span: Timespan, begin_s: float, end_s: float) -> Timespan:
 
 
 def _covered_s(spans: Iterable[Timespan]) -> float:
-    """Return the seconds that are in any of some spans."""
+    """Return the seconds covered by any of the spans."""
     return sum(end - begin for begin, end in _joined(spans))
 
 
 def _joined(spans: Iterable[Timespan]) -> Iterator[tuple[float, float]]:
-    """Yield spans with those that overlap joined."""
+    """Yield spans, with overlapping ones merged."""
     begin = end = float("-inf")
     for span in sorted(spans):
         if span.begin_s > end:

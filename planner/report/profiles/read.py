@@ -1,4 +1,4 @@
-"""Reading a profile, whatever wrote it."""
+"""Read a profile of any supported format."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ SQLITE, GZIP = b"SQLite format 3\0", b"\x1f\x8b"
 
 
 def read_profile(path: Path, steps: int | None = None) -> Profile:
-    """Read a trace of PyTorch's profiler (.json, .json.gz) or an export of Nsight Systems (.sqlite), of so many steps.
+    """Return the profile of a PyTorch profiler trace (.json, .json.gz) or an Nsight Systems export (.sqlite).
 
-    Raises `ProfileError`, which names the file.
+    `steps` is the number of steps. Raises ProfileError, which names the file.
     """
     try:
         with path.open("rb") as file:

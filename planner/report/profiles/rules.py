@@ -1,7 +1,7 @@
-"""Rules that tell the class of a kernel, by the operator of PyTorch that launched it, or else by its own name.
+"""Rules for the class of a kernel, by the PyTorch operator that launched it, else by its own name.
 
-Names are those of libraries: operators of PyTorch's own namespaces, kernels of CUDA's libraries, NCCL's and gloo's
-operations. The first pattern that a name has decides.
+The names are those of libraries: operators in PyTorch's own namespaces, kernels of CUDA's libraries, operations of NCCL
+and gloo. The first matching pattern decides.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from planner.report.profiles.profile import COLLECTIVE
 Rules = Sequence[tuple[KernelClass, re.Pattern[str]]]
 
 ANNOTATIONS: Rules = (("optimizer", re.compile(r"Optimizer\.(step|zero_grad)#")),)
-"""What PyTorch writes around its optimizers, whatever runs within."""
+"""Annotations that PyTorch puts around its optimizers, whatever runs inside."""
 
 OPERATORS: Rules = tuple(
     (name, re.compile(rf"(?:aten|fsdp|torch\.distributed\.ddp\.reducer|torch::distributed::reducer)::_*(?:{pattern})"))
@@ -33,10 +33,10 @@ OPERATORS: Rules = tuple(
         }
     ).items()
 )  # fmt: skip
-"""Operators, by the start of their names behind underscores."""
+"""Operators, by the start of their names after underscores."""
 
 LEAF: Rules = (("element-wise", re.compile(r"aten::|torch::distributed::reducer::")),)
-"""An operator that calls no other, and has no rule."""
+"""An operator without a rule that calls no other."""
 
 KERNELS: Rules = (
     ("optimizer", re.compile(r"multi_tensor_apply|adam|optimizer", re.IGNORECASE)),
@@ -57,7 +57,7 @@ OPERATIONS = {
 
 
 def class_by(rules: Rules, name: str) -> KernelClass | None:
-    """Return the class of the first rule that a name has at its start, or of a kernel anywhere; None where it has none.
+    """Return the class of the first rule that matches a name at its start (a kernel: anywhere), or None.
 
     >>> class_by(OPERATORS, "aten::addmm"), class_by(OPERATORS, "aten::_softmax"), class_by(OPERATORS, "my::norm")
     ('product', 'reduction', None)
@@ -67,7 +67,7 @@ def class_by(rules: Rules, name: str) -> KernelClass | None:
 
 
 def collective_of(name: str, group: str = "") -> str | None:
-    """Return what a collective of a library is as a span says it, with its group; None for another kernel.
+    """Return a library's collective as spans name it, with its group; None for any other kernel.
 
     >>> collective_of("ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgs)"), collective_of("gemm")
     ('collective: all-reduce', None)

@@ -1,8 +1,9 @@
-"""The papers' alternatives: restrictions of the same space, each solved by the same solver.
+"""Alternatives from the papers: restrictions of the same space, solved by the same solver.
 
-Where a restriction cannot be kept at a step, because what it asks for cannot be split there, every candidate of that
-step is allowed and the cheapest is taken; of several choices, such as one dimension or another, those count that can
-be kept at most steps. Within its restriction each is exact, as far as the limits allow.
+If a restriction cannot be satisfied at a step, because nothing can be split as it requires, all candidates of that step
+are allowed and the cheapest is taken. If a restriction offers several choices, such as one dimension or another, only
+the choices that can be satisfied at the largest number of steps are considered. Each search is exact within its
+restriction, as far as the limits allow.
 """
 
 from planner.search.alternatives.by_name import named

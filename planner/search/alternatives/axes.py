@@ -1,7 +1,7 @@
-"""Axes: sets of dimensions that operators index by one variable, and those that tensor and expert parallelism split.
+"""Axes: sets of dimensions that operators index by one variable, and the axes that tensor and expert parallelism split.
 
-Of every weight that is contracted one axis is split: the one that an earlier weight shares (its rows, after that
-one's columns), else one of the result's. The axis that more weights have than their others, along which residuals run,
+One axis of every contracted weight is split: the axis that an earlier weight shares (its rows, after that weight's
+columns), else an axis of the result. The axis that lies on more weights than the others, along which residuals run,
 stays whole.
 """
 
@@ -19,21 +19,21 @@ from planner.search.alternatives.labels import Labelling, Member
 from planner.search.coarse.coarsen import CoarseGraph, Name
 
 PAIR = 2
-"""How many weights an axis between two layers has: columns of one, rows of the other."""
+"""Number of weights on an axis between two layers: the columns of one and the rows of the other."""
 
 Place = int | str
 """A dimension of a tensor, or an index variable of a node."""
 
 
 def experts_of(graph: Graph) -> int:
-    """Return how many experts stand beside each other, the most in any layer; 1 without any."""
+    """Return the largest number of experts in any layer; 1 if there are none."""
     coarse = CoarseGraph(graph, signatures(graph), {}, (), (), {})
     axes = Axes(coarse, Labelling(coarse))
     return max(map(axes.parts, axes.of_experts(1)), default=1)
 
 
 class Axes:
-    """Every axis by number, of each of its members."""
+    """The axes of a coarse graph, numbered, each with its dimensions and index variables."""
 
     def __init__(self, coarse: CoarseGraph, labelling: Labelling) -> None:
         self._coarse, self._labelling = coarse, labelling
@@ -44,14 +44,14 @@ class Axes:
             self._extents[axis].add(self._extent(*member))
 
     def places(self, chosen: Collection[int]) -> Mapping[Name, list[Place]]:
-        """Return what of tensors and nodes lies on these axes."""
+        """Return the dimensions and variables on these axes, by tensor or node."""
         places = defaultdict[Name, list[Place]](list)
         for kind, name, place in chain.from_iterable(map(self._members.__getitem__, sorted(chosen))):
             places[kind, name].append(place)
         return places
 
     def of_tensor_parallelism(self, degree: int, others: Collection[int]) -> set[int]:
-        """Return the axes that so many workers split into equal parts, which are none of the others."""
+        """Return the axes that `degree` workers split into equal parts, without those in `others`."""
         chosen, whole, having = set[int](), self._read_whole, self._weights_having
         for node, weight in self._contracted_weights:
             own = [axis for axis in self._of_tensor(weight) if axis not in others and axis not in whole]
@@ -64,13 +64,13 @@ class Axes:
 
     @cached_property
     def _weights_having(self) -> Mapping[int, int]:
-        """How many contracted weights have an axis."""
+        """Number of contracted weights on each axis."""
         weights = dict.fromkeys(name for _, name in self._contracted_weights)
         return Counter(axis for weight in weights for axis in set(self._of_tensor(weight)))
 
     @cached_property
     def _read_whole(self) -> set[int]:
-        """The axes of which a forward node reads everything for each result, as to choose experts."""
+        """Axes that a forward node reads whole for each result, for example to choose experts."""
         return {
             self._numbers["tensor", tensor, dim]
             for node in self._coarse.graph.nodes
@@ -80,9 +80,9 @@ class Axes:
         }
 
     def of_experts(self, degree: int) -> set[int]:
-        """Return the axes along which weights, what they multiply and results run side by side, in equal parts.
+        """Return the axes that weights, their other operands and the results share, if `degree` divides them.
 
-        What is beside each other are matrices: a factor, or a filter, of every channel is no expert.
+        Experts are matrices side by side: a factor or a filter per channel is not an expert.
         """
         chosen = set[int]()
         for node, weight in self._contracted_weights:
@@ -97,18 +97,18 @@ class Axes:
 
     @cached_property
     def _contracted_weights(self) -> list[tuple[Node, str]]:
-        """Nodes of the forward pass, with each weight that they read other than element by element."""
+        """Forward nodes, each with a weight that it reads other than element by element; without optimizer state."""
         tensors, forward = self._coarse.graph.tensors, (n for n in self._coarse.graph.nodes if n.forward is None)
         read = ((node, name) for node in forward for name in self._labelling.contracted_weights(node))
         return [(node, name) for node, name in read if tensors[name].role != "state"]
 
     def _of_tensor(self, name: str) -> Iterator[int]:
-        """Yield the axes of a tensor's dimensions, of those that have one."""
+        """Yield the axis of each of a tensor's dimensions, without dimensions that lie on none."""
         members = (("tensor", name, dim) for dim in range(len(self._coarse.graph.tensors[name].shape)))
         return (self._numbers[member] for member in members if member in self._numbers)
 
     def parts(self, axis: int) -> int:
-        """Return into how many equal parts all dimensions and variables of an axis can be cut."""
+        """Return the largest number of equal parts into which every dimension and variable of an axis can be cut."""
         return math.gcd(*self._extents[axis])
 
     def _divides(self, degree: int, axis: int) -> bool:

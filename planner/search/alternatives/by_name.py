@@ -1,8 +1,8 @@
-"""Named parallelism: what Megatron-LM, DeepSpeed and FSDP do, as restrictions of the space, a step for each axis.
+"""Named parallelism: Megatron-LM, DeepSpeed and FSDP as restrictions of the space, one step per axis of the workers.
 
-Tensor parallelism splits every weight that is contracted along one of its axes: columns of one, rows of the next, whole
-heads, the vocabulary (`axes.py` says which). What lies on no such axis is computed by all (Shoeybi and others 2019,
-Megatron-LM) or split along the sequence (Korthikanti and others 2022).
+Tensor parallelism splits every contracted weight along one of its axes: the columns of one weight, the rows of the
+next, whole heads, the vocabulary (`axes.py` chooses them). Everything else is computed by all workers (Shoeybi and
+others 2019, Megatron-LM) or split along the sequence (Korthikanti and others 2022).
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from planner.search.space import Outcome, Space
 
 
 def named(space: Space, limits: Limits) -> Outcome:
-    """Return the plan of least bytes that does what `space.parallel` says; a PlanError where it says nothing."""
+    """Return the plan of fewest bytes that follows `space.parallel`; raise PlanError if `space.parallel` is None."""
     if space.parallel is None:
-        raise PlanError("searcher named: expected --parallel, as in --parallel tp=4,dp=2, found none")
+        raise PlanError("searcher named: --parallel is missing, for example --parallel tp=4,dp=2")
     styles = _Styles(space.coarse, space.parallel)
     styles.check()
     wanted = {"dp": styles.data, "ep": styles.experts, "cp": styles.context, "tp": styles.tensor}
@@ -41,7 +41,7 @@ def named(space: Space, limits: Limits) -> Outcome:
 
 
 class _Facts:
-    """What all degrees of parallelism ask of a graph."""
+    """Facts about a graph that do not depend on the degrees of parallelism."""
 
     def __init__(self, coarse: CoarseGraph) -> None:
         self._coarse, self.labelling = coarse, Labelling(coarse)
@@ -51,16 +51,16 @@ class _Facts:
 
     @cached_property
     def axes(self) -> Axes:
-        """The axes, which take long to find."""
+        """The axes. Cached, because they take long to compute."""
         return Axes(self._coarse, self.labelling)
 
 
 _facts_of_graph = lru_cache(maxsize=1)(_Facts)
-"""The facts of a coarse graph, which a decision asks for with one degree after the other."""
+"""The facts of a coarse graph. Cached, because a decision asks for them once per degree of parallelism."""
 
 
 class _Styles:
-    """What a variable may do at a step of each axis of the workers."""
+    """Allowed choices of a variable at a step of each axis of the workers."""
 
     def __init__(self, coarse: CoarseGraph, parallel: Parallel) -> None:
         self._graph, self._parallel = coarse.graph, parallel
@@ -78,27 +78,26 @@ class _Styles:
         self._beside_axes = set(chain.from_iterable(beside))
 
     def check(self) -> None:
-        """Raise a PlanError for an axis that divides nothing."""
+        """Raise PlanError if a degree of parallelism has nothing to divide."""
         named, short = self._parallel, no_data_parallelism(self._graph, self._parallel.dp)
         if named.ep > 1 and not self._experts:
-            raise PlanError(f"parallel {named}: expected experts whose number ep={named.ep} divides, found none")
+            raise PlanError(f"parallel {named}: no layer has a number of experts that ep={named.ep} divides")
         if named.dp > 1 and short:
-            raise PlanError(f"parallel {named}: expected at least {named.dp} samples for dp, found {short}")
+            raise PlanError(f"parallel {named}: dp needs at least {named.dp} samples, found {short}")
         if (named.cp > 1 or named.sp) and not self._sequence.tensors:
-            raise PlanError(
-                f"parallel {named}: expected tokens or vectors [batch, sequence, ...] for cp, sp, found none"
-            )
+            raise PlanError(f"parallel {named}: cp and sp need an input of tokens or vectors [batch, sequence, ...]")
         if named.tp > 1 and not self._tensor:
-            raise PlanError(f"parallel {named}: expected a weight with an axis that tp={named.tp} divides, found none")
+            raise PlanError(f"parallel {named}: no weight has an axis that tp={named.tp} divides")
 
     def data(self, variable: Variable) -> Wanted:
-        """The batch split; what has none as all data parallel workers have it."""
+        """Split the batch. Variables without a batch are replicated or sharded (see `_without_samples`)."""
         return _labelled(self._batch, variable) or self._without_samples(variable)
 
     def _without_samples(self, variable: Variable) -> Wanted:
-        """Return what data and context parallel workers do with what has no part of the data: all, or as ZeRO says.
+        """Return the choices of data- and context-parallel workers for a variable without samples.
 
-        Masters of weights are shared out with the states.
+        The variable is replicated, or sharded as ZeRO requires. Master copies of weights are sharded with the optimizer
+        states.
         """
         if not self._parallel.zero:
             return {_whole(variable)}
@@ -111,10 +110,10 @@ class _Styles:
         return {*shards, REPLICATE}
 
     def experts(self, variable: Variable) -> Wanted:
-        """What experts have, and what they compute, split by expert; all else as `data`.
+        """Split the experts' tensors and computations by expert; treat everything else as `data` does.
 
-        Tokens go to experts and come back where nodes that have no weights of experts read by sample and write by
-        expert, or the other way.
+        Tokens go to experts and come back at nodes without expert weights that read by sample and write by expert, or
+        the other way round.
         """
         by_batch, by_expert = _labelled(self._batch, variable), self._on_axes(self._experts, variable)
         if by_expert and (isinstance(variable, TensorVariable) or self._computes_with_experts(variable)):
@@ -122,14 +121,15 @@ class _Styles:
         return {*by_batch, *by_expert} or self._without_samples(variable)
 
     def _computes_with_experts(self, variable: Variable) -> bool:
-        """Whether a node reads or writes what experts have and samples have not."""
+        """Return True if a node reads or writes a tensor that has experts but no samples."""
         touched = (tensor for name in variable.members for tensor in self._touched[name])
         return any(("tensor", t) in self._experts and not self._batch.tensors.get(t) for t in touched)
 
     def _beside(self, by_expert: Wanted, variable: Variable) -> Wanted:
-        """Return what tensor parallel workers do with what experts have: all the same, but for tokens on their way.
+        """Return the choices of tensor-parallel workers for the experts' variables.
 
-        Of these each sends and gets a part, and parts are gathered where the expert is.
+        They are replicated, except for tokens in transit: each worker sends and receives a part of these, and the parts
+        are gathered at the expert.
         """
         others = {*_labelled(self._batch, variable), *by_expert}
         if len(others) == len(by_expert):
@@ -142,12 +142,12 @@ class _Styles:
 
     @staticmethod
     def _on_axes(places: Mapping[Name, list[Place]], variable: Variable) -> Wanted:
-        """Return what splits a variable along chosen axes; nothing where no member lies on one."""
+        """Return the choices that split a variable along the chosen axes; an empty set if no member lies on one."""
         chosen = {place for name in variable.members for place in places.get((_kind(variable), name), ())}
         return {Shard(place) if isinstance(place, int) else place for place in chosen}
 
     def _dimensions_of_no_other_axis(self, variable: TensorVariable) -> list[int]:
-        """Return the dimensions that no other axis can split; of these, those in equal parts, if any."""
+        """Return the dimensions that no other axis can split; only those with equal parts, if there are any."""
         names = [("tensor", name) for name in variable.members]
         split = {place for name in names for of in (self._tensor, self._experts) for place in of.get(name, ())}
         if self._parallel.cp > 1 or self._parallel.sp:
@@ -157,14 +157,15 @@ class _Styles:
         return [dim for dim in free if variable.shape[dim] % sharing == 0] or free
 
     def context(self, variable: Variable) -> Wanted:
-        """The sequence split and, where tokens are at experts, the places that these have for them."""
+        """Split the sequence or, for tokens at experts, the experts' token slots."""
         along = _labelled(self._sequence, variable) or _labelled(self._places, variable)
         return along or self._without_samples(variable)
 
     def tensor(self, variable: Variable) -> Wanted:
-        """What lies on a chosen axis split along it; all else along the sequence, or not at all.
+        """Split what lies on a chosen axis along that axis; split the rest along the sequence, or not at all.
 
-        Not at all what only nodes on axes make and read, such as sums over a row of logits, and what has no samples.
+        Two kinds of variable are not split: those that only nodes on axes write and read, such as sums over a row of
+        logits, and those without samples.
         """
         if chosen := self._on_axes(self._tensor, variable):
             return chosen
@@ -185,7 +186,7 @@ def _whole(variable: Variable) -> object:
 
 
 def _labelled(labels: Labels, variable: Variable) -> Wanted:
-    """Return what splits a variable's members along what is labelled; nothing where some have no label."""
+    """Return the choices that split a variable's members along labelled dimensions; an empty set without labels."""
     if isinstance(variable, NodeVariable):
         return set(chain.from_iterable(labels.nodes[name] for name in variable.members))
     return {Shard(dim) for name in variable.members for dim in labels.tensors.get(name, ())}

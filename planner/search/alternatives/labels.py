@@ -1,7 +1,7 @@
-"""Which dimensions of tensors, and variables of operators, are the batch's and which are the model's.
+"""Label the dimensions of tensors and the variables of operators that belong to the batch or to the model.
 
-Labels pass through plain index variables, from what a node reads to what it writes and back, until nothing changes:
-the gradient of a sum over everything gets its batch from those who read it.
+Labels pass through plain index variables, from a node's inputs to its outputs and back, until nothing changes: the
+gradient of a sum over all elements gets its batch from its readers.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from planner.search.coarse.disjoint import DisjointSets
 from tdl.traits import traits_of
 
 WEIGHTS = ("weight", "state")
-"""Roles of the tensors that a model is made of; a weight's successor has the weight's role."""
+"""Roles of the tensors that make up a model; an updated weight has the role of the weight."""
 
 Place = tuple[str, tuple[str | None, ...]]
-"""A tensor that a node reads or writes, and the plain variable, if any, that indexes each of its dimensions."""
+"""A tensor that a node reads or writes, and for each dimension the plain variable that indexes it, or None."""
 
 
 Member = tuple[str, str, int | str]
@@ -40,7 +40,7 @@ class Labels(Struct, frozen=True):
 
 
 class Labelling:
-    """Where in a coarse graph the batch is and where the model is."""
+    """Locate the batch, the sequence and the model in a coarse graph."""
 
     def __init__(self, coarse: CoarseGraph) -> None:
         self._coarse, self._graph = coarse, coarse.graph
@@ -51,7 +51,7 @@ class Labelling:
         }
 
     def axis_numbers(self) -> Mapping[Member, int]:
-        """Return the number of every member's axis: dimensions and variables that index each other are one."""
+        """Return the number of every member's axis: dimensions and variables that index each other lie on one axis."""
         pairs: list[tuple[Member, Member]] = [
             (("node", node, variable), ("tensor", tensor, dim))
             for node, places in self.places.items()
@@ -63,18 +63,18 @@ class Labelling:
 
     @cached_property
     def batch(self) -> Labels:
-        """Where the batch is: dimension 0 of the inputs, and at most one variable of an operator."""
+        """The batch: dimension 0 of the inputs, and at most one variable per operator."""
         return self._labels_from_inputs({name: 0 for name, tensor in self._inputs if tensor.shape})
 
     @cached_property
     def sequence(self) -> Labels:
-        """Where the sequence is: dimension 1 of inputs that are tokens [batch, s] or vectors [batch, s, width]."""
+        """The sequence: dimension 1 of inputs that are tokens [batch, s] or vectors [batch, s, width]."""
         of_tokens = (name for name, tensor in self._inputs if len(tensor.shape) == 3 - (tensor.dtype not in FLOATING))
         return self._labels_from_inputs(dict.fromkeys(of_tokens, 1))
 
     @cached_property
     def expert_places(self) -> Labels:
-        """Where experts have tokens: dimension 2 of what is dispatched to them, [batch, experts, places, width]."""
+        """The experts' token slots: dimension 2 of the dispatched tokens, [batch, experts, slots, width]."""
         dispatching = (name for name, of in self._coarse.signatures.items() if traits_of(of.description).dispatches)
         makers = {node.name: node for node in self._graph.nodes}
         return self._labels_from_inputs({makers[name].outputs[0]: 2 for name in dispatching})
@@ -84,7 +84,7 @@ class Labelling:
         return [(name, tensor) for name, tensor in self._graph.tensors.items() if tensor.role == "input"]
 
     def _labels_from_inputs(self, dims: Mapping[str, int]) -> Labels:
-        """Return what follows from a dimension of each input, with at most one variable of an operator."""
+        """Propagate one dimension of each input; return labels with at most one variable per operator."""
         inputs = {name: frozenset({dim}) for name, dim in dims.items()}
         chosen: dict[str, str] = {}
 
@@ -99,9 +99,9 @@ class Labelling:
 
     @cached_property
     def model(self) -> Labels:
-        """Where the model is: the dimensions that operators share with weights they contract, never the batch.
+        """The model: the dimensions that operators share with the weights they contract, except the batch.
 
-        Adding a weight to an activation makes no dimension of the activation one of the model.
+        Adding a weight to an activation does not label a dimension of the activation.
         """
 
         def variables_passed_on(node: Node, reached: list[str]) -> list[str]:
@@ -113,7 +113,7 @@ class Labelling:
 
     @cached_property
     def _made_of_weights(self) -> frozenset[str]:
-        """The weights, and what element-wise operators, casts, views and copies make of weights alone."""
+        """Weights, and tensors that element-wise operators, casts, views and copies compute from weights alone."""
         derived = {name for name in self._graph.tensors if is_weight_or_state(self._graph, name)}
         for node in self._graph.nodes:
             of = self._coarse.signatures[node.name].description
@@ -122,21 +122,27 @@ class Labelling:
         return frozenset(derived)
 
     def contracted_weights(self, node: Node) -> list[str]:
-        """Return what a node reads of weights, or of what is made of them alone, other than element by element."""
+        """Return the weights, or tensors computed from weights alone, that a node reads in a contraction.
+
+        These are all that it reads other than element by element.
+        """
         derived = self._made_of_weights
         if self._coarse.signatures[node.name].description.is_elementwise or derived.issuperset(node.outputs):
             return []
         return [name for name in node.inputs if name in derived]
 
     def variables_indexing_weights(self, node: str) -> list[str]:
-        """Return the plain variables that index the weights which a node reads or writes."""
+        """Return the plain variables that index the weights a node reads or writes."""
         places = (variables for name, variables in self.places[node] if is_weight_or_state(self._graph, name))
         return [variable for variable in chain.from_iterable(places) if variable is not None]
 
     def _propagated_labels(
         self, tensors: dict[str, frozenset[int]], variables_passed_on: Callable[[Node, list[str]], list[str]]
     ) -> Labels:
-        """Return what follows from the labels of `tensors`; `variables_passed_on`: of a node, given those reached."""
+        """Propagate the labels of `tensors` through the graph.
+
+        `variables_passed_on` maps a node and the labelled variables that reach it to the variables it passes on.
+        """
         nodes: dict[str, frozenset[str]] = dict.fromkeys(self.places, frozenset())
         touching: dict[str, set[int]] = defaultdict(set)
         for number, touched in enumerate(self.places.values()):
@@ -171,17 +177,17 @@ def _labelled_variables(places: list[Place], tensors: Mapping[str, frozenset[int
 
 
 def is_weight_or_state(graph: Graph, name: str) -> bool:
-    """Whether a tensor is a weight or the optimizer's state of one, old or new."""
+    """Return True if a tensor is a weight or a weight's optimizer state, before or after the update."""
     return graph.tensors[name].role in WEIGHTS
 
 
 def _tensors_touched(node: Node, signature: Signature) -> list[str]:
-    """Return what a node reads, access by access, then what it writes."""
+    """Return the tensors a node reads, one per access, then those it writes."""
     return [*(node.inputs[access.operand] for access in signature.description.accesses), *node.outputs]
 
 
 def _leading_variables_of_accesses(signature: Signature) -> list[tuple[str | None, ...]]:
-    """Return the variables of what a node reads, access by access, then of what it writes."""
+    """Return the index variables of each access, then of each output."""
     read = [access.index for access in signature.description.accesses]
     written = [output.index for output in signature.description.outputs]
     return [tuple(map(leading_variable, index)) for index in (*read, *written)]

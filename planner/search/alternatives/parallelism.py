@@ -1,8 +1,8 @@
-"""Data, model and hybrid parallelism as SoyBean describes them.
+"""Data, model and hybrid parallelism as defined by SoyBean.
 
 SoyBean: Wang, Huang, Li, "Unifying Data, Model and Hybrid Parallelism in Deep Learning via Tensor Tiling", Sec 2.2, 3
-and 4.1. All of these replicate something, so their placements are S,R. A rule is a set of patterns per variable;
-hybrid parallelism composes two rules step by step.
+and 4.1. All three replicate some tensors, so their placements are S,R. A rule is a set of patterns per variable; hybrid
+parallelism composes two rules step by step.
 """
 
 from __future__ import annotations
@@ -30,30 +30,30 @@ from planner.search.space import Outcome, Space
 
 
 def data_parallel(space: Space, limits: Limits) -> Outcome:
-    """Split the batch, dimension 0 of the inputs, wherever it goes; replicate weights and all that has no batch.
+    """Split the batch, dimension 0 of the inputs, wherever it goes; replicate weights and everything without a batch.
 
-    Gradients of weights are reduced and every worker updates its own copy. Operators without a batch that cannot
-    run everywhere do what is cheapest.
+    Weight gradients are reduced and every worker updates its own copy. Operators without a batch that cannot run on
+    every worker take their cheapest choice.
     """
     return _best_plan_of_options(space, styles_of_graph(space.coarse).data_parallel_options, limits)
 
 
 def model_parallel(space: Space, limits: Limits) -> Outcome:
-    """Split every weight, with its optimizer state, along one dimension, and never the batch.
+    """Split every weight, with its optimizer state, along one dimension; never split the batch.
 
-    Activations and their gradients are whole or split along a dimension that they share with a weight, such as output
-    channels. Operators are split along variables that index weights or such dimensions; element-wise ones may run
-    everywhere. Which of these is for the solver to choose.
+    Activations and their gradients are whole, or split along a dimension that they share with a weight, such as output
+    channels. Operators are split along variables that index weights or such dimensions; element-wise operators may run
+    on every worker. The solver chooses among these.
     """
     return _best_plan_of_options(space, styles_of_graph(space.coarse).model_parallel_options, limits)
 
 
 def hybrid(space: Space, limits: Limits) -> Outcome:
-    """Be data parallel across groups of workers and model parallel within a group.
+    """Use data parallelism across groups of workers and model parallelism within a group.
 
-    With ways (a, b) there are a groups of b workers; with more steps every split of them into leading steps for the
-    groups, of which each has samples, and trailing steps within is tried and the cheapest is taken. One step cannot be
-    split: then it is the cheaper of data and model parallelism.
+    With ways (a, b) there are a groups of b workers. With more steps, every division into leading steps (across groups,
+    each of which must get samples) and trailing steps (within a group) is tried and the cheapest is returned. A single
+    step cannot be divided: the cheaper of data and model parallelism is returned.
     """
     styles, steps = styles_of_graph(space.coarse), len(space.ways)
     outcomes: dict[str, Outcome] = {}
@@ -68,10 +68,10 @@ def hybrid(space: Space, limits: Limits) -> Outcome:
 
 
 def hybrid_may_cost_less(space: Space, limits: Limits, cost: int) -> bool:
-    """Return True if hybrid parallelism may move less than `cost`, by what it moves in a single step.
+    """Return True if hybrid parallelism may move less than `cost` bytes, judged by its single steps.
 
-    It moves no less than data parallelism at its first step alone, and model parallelism at its last, pins or not.
-    It is no hybrid where no group has samples of its own.
+    Hybrid parallelism moves at least as much as data parallelism at its first step alone, and as model parallelism at
+    its last step alone, with or without pins. Return False if the groups would get no samples.
     """
     if len(space.ways) > 1 and not _steps_across_groups(space):
         return False
@@ -89,19 +89,19 @@ def hybrid_may_cost_less(space: Space, limits: Limits, cost: int) -> bool:
 
 
 def _steps_across_groups(space: Space) -> list[int]:
-    """Return how many leading steps may divide the samples, so that each group has some; none has all steps."""
+    """Return the numbers of leading steps across groups for which each group has samples; never all steps."""
     factors, graph = space.ways.factors, space.coarse.graph
     samples = (batch_size(graph) or 1) // graph.micro_batches
     return [steps for steps in range(1, len(factors)) if prod(factors[:steps]) <= samples]
 
 
 def _best_plan_of_options(space: Space, options: Sequence[Sequence[Wanted]], limits: Limits) -> Outcome:
-    """Return the best plan in which every variable keeps to one of its options, the same at all steps."""
+    """Return the best plan in which every variable keeps to one of its options at all steps."""
     return best_plan_keeping_to_patterns(space, lambda v: [[wanted] * len(space.ways) for wanted in options[v]], limits)
 
 
 def _group_sizes_text(ways: Sequence[int], across: int) -> str:
-    """Write how many groups there are of how many workers."""
+    """Return "groups x workers per group"."""
     sizes = [1, 1]
     for step, way in enumerate(ways):
         sizes[step >= across] *= way
@@ -109,19 +109,19 @@ def _group_sizes_text(ways: Sequence[int], across: int) -> str:
 
 
 class Styles:
-    """What a variable may do at a step under data and under model parallelism: options, one for all its steps."""
+    """Options of each variable under data and under model parallelism; a variable keeps one option at all steps."""
 
     def __init__(self, coarse: CoarseGraph) -> None:
         self._coarse, self._labelling = coarse, Labelling(coarse)
 
     @cached_property
     def data_parallel_options(self) -> list[list[Wanted]]:
-        """Of every variable: the batch split."""
+        """Options of every variable that split the batch."""
         return list(map(self._options_splitting_batch, self._coarse.variables))
 
     @cached_property
     def model_parallel_options(self) -> list[list[Wanted]]:
-        """Of every variable: weights split, and what shares a dimension with them."""
+        """Options of every variable that split weights and what shares a dimension with them."""
         return list(map(self._options_splitting_model, self._coarse.variables))
 
     def _options_splitting_batch(self, variable: Variable) -> list[Wanted]:
@@ -140,12 +140,12 @@ class Styles:
         return [{REPLICATE, *(Shard(dim) for some in dims for dim in some)}]
 
     def _variables_splitting_model(self, name: str) -> frozenset[str]:
-        """Return the variables of a node along which the model is split: labelled, or of weights; never the batch."""
+        """Return the variables of a node that split the model: labelled or indexing weights, without the batch."""
         variables = self._labelling.model.nodes[name].union(self._labelling.variables_indexing_weights(name))
         return variables - self._labelling.batch.nodes[name]
 
     def data_then_model_parallel_rule(self, across: int, steps: int) -> Rule:
-        """Return the rule: data parallel at the first steps, model parallel at the others."""
+        """Return the rule with data parallelism at the first `across` steps and model parallelism at the others."""
 
         def patterns_of_variable(v: int) -> Patterns:
             return [
@@ -158,4 +158,4 @@ class Styles:
 
 
 styles_of_graph = lru_cache(maxsize=1)(Styles)
-"""The styles of a coarse graph, which is asked for again by one search after the other."""
+"""The styles of a coarse graph. Cached, because several searches ask for them in turn."""

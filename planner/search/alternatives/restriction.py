@@ -1,4 +1,4 @@
-"""Restricting what variables may choose, step by step."""
+"""Restrict what variables may choose at each step."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from planner.search.solver.model import Model
 from planner.search.space import Outcome, Space, State
 
 Wanted = Collection[object]
-"""The placements of a tensor, or the choices of an operator, that a restriction allows at one step."""
+"""Placements of a tensor, or choices of an operator, allowed at one step."""
 
 Patterns = Sequence[Sequence[Wanted]]
-"""What a variable may keep to, one or the other; each says what is wanted at every step."""
+"""Alternative patterns of a variable; a pattern gives the allowed choices at every step."""
 
 Rule = Callable[[int], Patterns]
-"""The patterns of a variable, given its number."""
+"""Maps a variable's number to its patterns."""
 
 DIRECT_ENTRIES = 1 << 12
-"""Where no table has more entries, all are made at once: bounding and pruning first would take longer than it saves."""
+"""If no table has more entries, build all tables at once: bounding and pruning first would cost more than it saves."""
 
 
 def best_plan_keeping_to_patterns(space: Space, rule: Rule, limits: Limits) -> Outcome:
@@ -38,7 +38,10 @@ def best_plan_keeping_to_patterns(space: Space, rule: Rule, limits: Limits) -> O
 
 
 def _states_keeping_to_patterns(space: Space, v: int, patterns: Patterns) -> list[State]:
-    """Return the states that keep to one of the patterns, of those that can be kept at most steps."""
+    """Return the states that satisfy one of the patterns.
+
+    Only patterns satisfiable at the most steps are considered.
+    """
     steps: list[Sequence[object]] = [*space.options_at_every_step(v)]
     possible: list[list[Sequence[object]]] = [
         [[option for option in options if option in at] for options, at in zip(steps, wanted, strict=True)]
@@ -51,5 +54,5 @@ def _states_keeping_to_patterns(space: Space, v: int, patterns: Patterns) -> lis
 
 
 def _terms(options: Sequence[object]) -> list[object]:
-    """Return of a variable's options those of terms that are added up before they move, which no rule forbids."""
+    """Return the options that add up terms before they move; no rule forbids these."""
     return [option for option in options if option == PARTIAL or operands_carried_by_choice(str(option))]

@@ -1,6 +1,7 @@
-"""Coarsening: the graph as variables (tensors sharing a layout, nodes sharing a strategy) and factors (Tofu Sec 5.1).
+"""Coarsening: the graph as variables and factors (Tofu Sec 5.1).
 
-Nothing here needs the result to be a chain. Every rule is a tie between names and can be switched off.
+A variable is a set of tensors that share a layout, or of nodes that share a strategy. The result need not be a chain.
+Every rule is a tie between names and can be switched off.
 """
 
 from __future__ import annotations
@@ -30,15 +31,17 @@ from tensor_partitioner.display import Shown
 
 @dataclass(frozen=True, slots=True)
 class Ties(Shown):
-    """Which coarsening rules apply; a weight is tied to its updated self in any case.
+    """Coarsening rules that apply; a weight is always tied to its updated value.
 
-    `elementwise`: operands that an element-wise operator reads at its own coordinates, and its outputs, as far as all
-    are gradients or none is. `gradients`: gradients, too, with what they read of the forward pass. `updates`: the same
-    for the operators that update weights and optimizer state, or copy weights; it forbids keeping a weight replicated
-    with its state sharded. `unrolled`: the timesteps of one cell. `repeats`: identical layers that hang on the same
-    shared tensors; it alone loses nothing.
+    - `elementwise`: ties an element-wise operator's outputs and the operands that it reads at its own coordinates, if
+      all of them are gradients or none is.
+    - `gradients`: drops that condition, so that gradients are tied to the forward tensors read with them.
+    - `updates`: the same for operators that update weights and optimizer state, or copy weights. It excludes plans with
+      a replicated weight and sharded state.
+    - `unrolled`: ties the timesteps of one cell.
+    - `repeats`: merges identical layers that depend on the same shared tensors. It is the only rule that loses no plan.
 
-    Terms that one node adds up are tied in any case, and to nothing that are no terms.
+    Terms that one node adds up are always tied to each other, and never to other tensors.
     """
 
     elementwise: bool = True
@@ -49,16 +52,16 @@ class Ties(Shown):
 
     @classmethod
     def only(cls, rules: Collection[str]) -> Ties:
-        """Return the ties of these rules, and no others."""
+        """Return a Ties with these rules only."""
         return cls(**{field.name: field.name in rules for field in fields(cls)})
 
     @property
     def applied(self) -> tuple[str, ...]:
-        """The rules that apply."""
+        """Names of the rules that apply."""
         return tuple(field.name for field in fields(self) if getattr(self, field.name))
 
     def are_among(self, other: Ties) -> bool:
-        """Whether the other rules are these and maybe more: a plan that keeps those keeps these."""
+        """Return True if `other` applies all of these rules: a plan that satisfies `other` also satisfies these."""
         return set(self.applied) <= set(other.applied)
 
 
@@ -70,9 +73,9 @@ class TensorVariable(Struct, frozen=True):
 
 
 class NodeVariable(Struct, frozen=True):
-    """Alike nodes that share one strategy.
+    """Equivalent nodes that share one strategy.
 
-    `is_of_replicas`: replicas run all of them alike, so that each worker may.
+    `is_of_replicas`: all replicas run these nodes identically, so every worker may run them.
     """
 
     members: tuple[str, ...]
@@ -84,9 +87,10 @@ Variable = TensorVariable | NodeVariable
 
 
 class Factor(Struct, frozen=True):
-    """A cost that depends on the nodes' strategies and one tensor's layout: `scope` numbers the variables, tensor last.
+    """A cost that depends on nodes' strategies and one tensor's layout.
 
-    It occurs `count` times; `weight` is its elements' size in bytes, added up over these.
+    `scope` holds the numbers of the variables, the tensor's last. `count` is how often the cost occurs, `weight` the
+    element sizes in bytes summed over these occurrences.
     """
 
     scope: tuple[int, ...]
@@ -96,9 +100,10 @@ class Factor(Struct, frozen=True):
 
 
 class CoarseGraph(Struct, frozen=True, eq=False):
-    """What the search works on; `variable_of` maps ("tensor" | "node", name) to the variable it belongs to.
+    """The graph that the search works on.
 
-    `as_terms` are the operands through which nodes may read terms under any placements.
+    `variable_of` maps ("tensor" | "node", name) to the number of its variable. `as_terms` gives, per node, the operands
+    through which it may read terms under any placements.
     """
 
     graph: Graph
@@ -114,14 +119,15 @@ Name = tuple[str, str]
 
 _Key = tuple[Ties, bool, frozenset[str]]
 Marks = frozenset[tuple[Name, Hashable]]
-"""What tells names apart that are alike otherwise."""
+"""Distinguish names that would otherwise be equivalent."""
 
 
 class Coarsenings:
-    """The coarse graphs of one graph, made when first asked for; what they have in common is worked out once.
+    """The coarse graphs of one graph, built on demand; their common parts are computed once.
 
-    With `tables` what their searches computed of costs is kept, too, for planning a graph again under other pins, which
-    cost no less than `lower_bounds`, by objective and ways: what searches without any knew.
+    `tables` holds the cost tables of earlier searches, so that the graph can be planned again under other pins.
+    `lower_bounds` holds the bounds found by searches without pins, by objective and ways; a search with pins cannot
+    cost less.
     """
 
     def __init__(self, graph: Graph, tables: Tables | None = None) -> None:
@@ -141,11 +147,11 @@ class Coarsenings:
         untied: frozenset[str] = frozenset(),
         marks: Marks = frozenset(),
     ) -> CoarseGraph:
-        """Return the coarsened graph.
+        """Return the coarse graph.
 
-        `partial`: any tensor may be partial, so that all reads say through which operands they go. Element-wise
-        operators do not tie the tensors `untied`. Layers with other `marks` are not identical; of such graphs the last
-        is kept.
+        `partial`: any tensor may be partial, so every read records the operands it goes through. Element-wise operators
+        do not tie the tensors in `untied`. Layers with different `marks` are not identical; only the last graph with
+        marks is cached.
         """
         key = ties, partial, untied
         if key not in self._coarse:
@@ -157,7 +163,7 @@ class Coarsenings:
         return self._marked[2]
 
     def variable_count(self, ties: Ties) -> int:
-        """Return how many variables there are before identical layers are merged."""
+        """Return the number of variables before identical layers are merged."""
         return 1 + max(self._names_grouped_by_ties((ties, False, frozenset())).values(), default=-1)
 
     def _coarse_graph_of_ties(self, key: _Key) -> CoarseGraph:
@@ -227,7 +233,7 @@ def _marks_by_variable(coarse: CoarseGraph, marks: Marks) -> dict[int, set[Hasha
 
 
 def _are_alike_within_variables(coarse: CoarseGraph, merged: CoarseGraph, marks: Marks) -> bool:
-    """Whether all that one variable of the graph without repeats stands for is marked alike."""
+    """Return True if all variables merged into one have equal marks."""
     if not marks:
         return True
     marked, of_merged = _marks_by_variable(coarse, marks), defaultdict[int, list[int]](list)
@@ -243,7 +249,7 @@ def _are_alike_within_variables(coarse: CoarseGraph, merged: CoarseGraph, marks:
 
 
 def _graph_without_repeats(coarse: CoarseGraph, marks: Marks = frozenset()) -> CoarseGraph:
-    """Return the graph with one variable for all that occur at the same place of identical parts, marked alike."""
+    """Return the graph with one variable for all variables at the same place of identical parts with equal marks."""
     marked = _marks_by_variable(coarse, marks)
     kinds = [(kind, frozenset(marked[v])) for v, kind in enumerate(_kinds_of_variables_by_number(coarse))]
     numbers: dict[object, int] = {}
@@ -265,7 +271,7 @@ def _graph_without_repeats(coarse: CoarseGraph, marks: Marks = frozenset()) -> C
 
 
 def _kinds_of_variables_by_number(coarse: CoarseGraph) -> list[object]:
-    """Return what every variable's states depend on besides its factors."""
+    """Return, per variable, what its states depend on besides its factors."""
     graph = coarse.graph
     shown = {*graph.updates, *graph.updates.values(), *graph.metrics.values()}
 
@@ -284,7 +290,7 @@ def _ties_within_timestep(
     ties: Ties,
     untied: frozenset[str],
 ) -> Iterator[list[Name]]:
-    """Yield what is tied within a timestep: a weight with its updated self, and what element-wise operators tie."""
+    """Yield the ties within a timestep: a weight with its updated value, and the tensors of element-wise operators."""
     for old, new in graph.updates.items():
         yield [("tensor", old), ("tensor", new)]
     updated = set(graph.updates.values())
@@ -322,7 +328,7 @@ def _operands_at_same_coordinates(signature: Signature) -> tuple[int, ...]:
 def _ties_of_unrolled_cells(
     graph: Graph, signature_of: Mapping[str, Signature], terms: frozenset[str]
 ) -> Iterator[list[Name]]:
-    """Tie the alike nodes of one cell over all timesteps, and their corresponding tensors, terms apart from others."""
+    """Yield the ties between timesteps of one cell: equivalent nodes, and their corresponding tensors except terms."""
     cell_of = cells_of_nodes(graph, signature_of)
     forward = {node.name: node for node in graph.nodes if node.forward is None}
     alike: dict[object, list[Node]] = {}
@@ -340,9 +346,9 @@ def _ties_of_unrolled_cells(
 
 
 def _forward_operands_read(node: Node, forward: Mapping[str, Node]) -> tuple[int | None, ...] | None:
-    """Return which of its forward node's operands a backward node reads, by its own operand; None for a forward node.
+    """Return, for each operand of a backward node, its position among the forward node's operands; None if forward.
 
-    It tells apart a product and the two that differentiate it, which have one signature.
+    This distinguishes a product from the two products that differentiate it: all three have one signature.
     """
     if node.forward is None:
         return None

@@ -1,4 +1,4 @@
-"""The terms of a graph's cost: every fetch, what nodes save that share one, every store."""
+"""The terms of a graph's cost: every fetch, every saving of nodes that share a fetch, and every store."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from planner.search.costs.cost import Cost, FetchCost, StoreCost
 from planner.search.costs.needs import Need, needs_of_operands
 
 CostTerm = tuple[tuple[str, ...], str, Cost, int]
-"""(nodes, tensor, cost, how often in an iteration) of a fetch, a shared fetch or a store."""
+"""(nodes, tensor, cost, executions per iteration) of a fetch, a shared fetch or a store."""
 
 
 def cost_terms(
@@ -25,7 +25,8 @@ def cost_terms(
 ) -> Iterator[CostTerm]:
     """Yield every fetch, shared fetch and store.
 
-    Nodes may read terms through the operands `as_terms`, all of them together; `partial`: any node through any.
+    Nodes may read terms through the operands `as_terms`, all of them together. With `partial`, any node may read terms
+    through any operands.
     """
     phases, adding_up = phases_of_nodes(graph), frozenset(graph.accumulated)
     group_of = backward_groups(graph)
@@ -55,7 +56,7 @@ def cost_terms(
 
 
 Reader = tuple[tuple[Need, ...], tuple[int, ...] | None]
-"""A node's needs of a tensor, and the operands through which it reads it where those matter."""
+"""A node's needs of a tensor, and the operands through which it reads the tensor if those matter."""
 
 
 def _fetch_cost_of_readers(shape: tuple[int, ...], readers: Sequence[Reader]) -> FetchCost:

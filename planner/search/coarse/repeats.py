@@ -1,8 +1,8 @@
-"""Identical parts, found by structure: repeated layers that hang on the same few shared variables.
+"""Identical parts, detected by structure: repeated layers that depend on the same few shared variables.
 
-Without the hubs (variables with many neighbours, such as a residual stream's layout) what is to be minimised falls
-apart into components. Components with equal terms on the same hubs have equal best states, so one stands for all, and
-its terms count as often as it occurs: nothing is lost.
+Hubs are variables with many neighbours, such as the layout of a residual stream. Without the hubs, the minimization
+problem splits into components. Components with equal terms on the same hubs have equal best states, so one of them
+represents all and its terms count once per component. Nothing is lost.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ HUB_NEIGHBOURS = 24
 
 
 class Repeats(Struct, frozen=True):
-    """Which variable acts for each variable, and how often each term counts (0: another stands for it)."""
+    """The representative of each variable, and how often each term counts (0 if another term represents it)."""
 
     stands_for: tuple[int, ...]
     times: tuple[int, ...]
 
     @property
     def variables_standing_for_themselves(self) -> tuple[int, ...]:
-        """The variables that act for themselves, ascending."""
+        """Variables that represent themselves, ascending."""
         return tuple(v for v, u in enumerate(self.stands_for) if u == v)
 
 
 def repeated_parts(kinds: Sequence[Hashable], terms: Sequence[Term]) -> Repeats:
-    """Return what repeats among variables of given kinds and terms of given scopes and numbers.
+    """Return the repeated parts among variables of the given kinds and terms of the given scopes and numbers.
 
-    Only variables of equal kind can stand for each other, and only terms of equal number.
+    Variables can represent each other only if their kinds are equal, terms only if their numbers are equal.
     """
     hubs = _hub_variables(len(kinds), terms)
     owner = _component_by_variable(len(kinds), terms, hubs)
@@ -68,7 +68,7 @@ def _hub_variables(count: int, terms: Sequence[Term]) -> set[int]:
 
 
 def _component_by_variable(count: int, terms: Sequence[Term], hubs: set[int]) -> list[int]:
-    """Return every variable's component."""
+    """Return the component of every variable: [variable]."""
     components = DisjointSets(range(count))
     for scope, _ in terms:
         components.tie(v for v in scope if v not in hubs)
@@ -81,7 +81,7 @@ def _groups_of_alike_components(
     members: Mapping[int, list[int]],
     mine: Mapping[int, list[int]],
 ) -> Iterator[list[int]]:
-    """Yield the components in groups that have kinds and, by position, terms in common; hubs are themselves."""
+    """Yield groups of components with equal kinds and, by position, equal terms; a hub equals only itself."""
     groups: dict[object, list[int]] = defaultdict(list)
     for component, variables in members.items():
         place = {v: position for position, v in enumerate(variables)}

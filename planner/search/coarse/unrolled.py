@@ -1,9 +1,10 @@
-"""The timesteps of unrolled cells (Tofu Sec 5.1): from the builder's hints or, without any, from structure alone.
+"""Timesteps of unrolled cells (Tofu Sec 5.1): from the builder's hints or, without hints, from structure alone.
 
-What a timestep repeats are operators with the same weights. Nodes of one signature that read the same weights are the
-first families; readers of their results at the same place, alike themselves, are further ones, timestep by timestep.
-They are an unrolled cell's where a family's member feeds, through others, a later member of the same family. So two
-towers that share weights are none, nor is an embedding that serves as the output layer's weight as well.
+Timesteps repeat operators with the same weights. A family is a set of corresponding nodes, one per timestep. The first
+families are nodes of one signature that read the same weights. Further families are equivalent readers of a family's
+results at the same place. Families belong to an unrolled cell if a member feeds, directly or through other nodes, a
+later member of the same family. Therefore two towers that share weights are not an unrolled cell, nor is an embedding
+that also serves as the weight of the output layer.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ SHARED = ("weight", "state")
 
 
 def cells_of_nodes(graph: Graph, signatures: Mapping[str, Signature]) -> dict[str, Cell]:
-    """Return, by the node's name, the cell of every node of an unrolled one; a backward node has its forward node's.
+    """Return the cell of every node that belongs to one, by name; a backward node has its forward node's cell.
 
     Nodes of one cell and one signature correspond to each other in all timesteps.
     """
@@ -36,7 +37,7 @@ def cells_of_nodes(graph: Graph, signatures: Mapping[str, Signature]) -> dict[st
 
 
 class _Families:
-    """Nodes that correspond to each other, by timestep, and the family that each belongs to."""
+    """Families of corresponding nodes, one per timestep, and the family of each node."""
 
     def __init__(self, nodes: Sequence[Node], graph: Graph, signatures: Mapping[str, Signature]) -> None:
         self._nodes = nodes
@@ -82,7 +83,7 @@ class _Families:
         return [nodes for nodes in groups.values() if len(nodes) > 1]
 
     def _add_family_of_nodes(self, members: Mapping[int, int]) -> None:
-        """Add a family; what reads its results is to be looked at."""
+        """Add a family and queue the readers of its results."""
         family = len(self._members)
         self._members.append(dict(members))
         self._family |= dict.fromkeys(members.values(), family)
@@ -96,7 +97,7 @@ class _Families:
                 heappush(self._waiting, (min(reader for _, reader in alike), -len(alike), alike))
 
     def _readers_of_results(self, number: int) -> dict[Hashable, list[int]]:
-        """Return the readers of a node's results by what they are alike in: where they read which result, and how."""
+        """Return the readers of a node's results, grouped by result, operand and likeness."""
         readers: dict[Hashable, list[int]] = defaultdict(list)
         for output, name in enumerate(self._nodes[number].outputs):
             for reader, operand in self._readers[name]:
@@ -104,10 +105,10 @@ class _Families:
         return readers
 
     def _add_families_of_readers(self) -> None:
-        """Add families of readers until there are none.
+        """Add families of readers until none is left.
 
-        The first in the graph's order come first, and of these the largest, so that a reader in the same timestep is
-        found before one in the next: the reader of a cell's state, which one timestep lacks or has elsewhere.
+        The earliest in graph order are added first, the largest among these. So a reader in the same timestep is found
+        before a reader in the next one: the reader of a cell's state, which one timestep lacks or has elsewhere.
         """
         while self._waiting:
             members = dict(heappop(self._waiting)[2])
@@ -126,7 +127,7 @@ class _Families:
         return sorted(family for part in parts if _has_cycle(part, feeds) for family in part)
 
     def _families_read_by(self, family: int) -> Iterator[dict[int, int]]:
-        """Yield the families whose results a family reads, where none of their nodes belongs to one yet."""
+        """Yield the families whose results a family reads, if none of their nodes belongs to a family yet."""
         members = self._members[family]
         for operand in range(max(len(self._nodes[number].inputs) for number in members.values())):
             producers = {
@@ -142,7 +143,7 @@ class _Families:
 
 
 def _connected_parts(count: int, feeds: Mapping[int, set[int]]) -> list[list[int]]:
-    """Return the connected parts of a graph, ignoring directions."""
+    """Return the connected parts of a graph, ignoring edge directions."""
     connected = DisjointSets(range(count))
     for v, fed in feeds.items():
         connected.tie((v, *fed))

@@ -1,1 +1,1 @@
-"""What choices cost: bytes of reading, storing and crossing levels, as tables over the states of variables."""
+"""Costs of choices, as tables over the states of variables: bytes read, stored, and moved across each level."""

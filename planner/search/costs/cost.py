@@ -2,11 +2,11 @@
 
 Reading: the sources that share a worker's digits at the replicated steps tile the tensor, so a worker fetches what it
 needs and does not own: |need| - |need n own|. Writing: an owner pulls its tile from every partial result, or partial
-results are first reduced to shares and the shares fetched. All of these volumes are products over dimensions of
-the counts in `counts.py`; where no count depends on the worker they are the design's closed forms.
+results are first reduced to shares and the shares fetched. All of these volumes are products over dimensions of the
+counts in `counts.py`. Where no count depends on the worker they equal the design's closed forms.
 
-Partial tensors: a reader that does not carry the terms on fetches all of them, so that |need| counts once per term; a
-result that stays partial is not reduced there. What goes together, no table says: `infeasibility_flags` do.
+Partial tensors: a reader that does not carry the terms on fetches all of them, so |need| counts once per term; a result
+that stays partial is not reduced. The cost tables do not encode feasibility; `infeasibility_flags` do.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from planner.search.costs.volumes import Volumes, volume_not_owned
 
 
 class FetchCost(Struct, frozen=True):
-    """One fetch of a tensor: per node, its operands' distinct needs of it.
+    """Fetches of one tensor by one or more nodes; `nodes` holds each node's distinct needs of it.
 
-    For one node, the cost of its fetch. For several nodes of a backward group, what fetching the union saves or adds
-    over the fetches of smaller groups (the term of inclusion and exclusion in which all of them occur). `operands` are,
-    per node, those through which it reads the tensor; needed where it may be partial.
+    With one node this is the cost of its fetch. With several nodes of a backward group it is what fetching the union
+    saves or adds over the fetches of smaller groups: the inclusion-exclusion term in which all of them occur.
+    `operands` holds, per node, the operands through which it reads the tensor; required if the tensor may be partial.
     """
 
     shape: tuple[int, ...]
@@ -40,7 +40,7 @@ class FetchCost(Struct, frozen=True):
     operands: tuple[tuple[int, ...], ...] = ()
 
     def table(self, strategies: Sequence[Strategies], layouts: Layouts) -> Volumes:
-        """Return elements moved, [strategy of each node..., layout]."""
+        """Return the elements moved: [strategy of each node..., layout]."""
         carried, sign = self._steps_carrying_tensor_by_node(strategies, layouts), (-1) ** (len(self.nodes) - 1)
         if carried is None and all(len(needs) == 1 for needs in self.nodes):
             volume = volume_not_owned(self.nodes, strategies, layouts)
@@ -57,9 +57,9 @@ class FetchCost(Struct, frozen=True):
         return total if carried is None else np.where(shared_fetch_flags(carried, layouts), total, 0)
 
     def infeasibility_flags(self, strategies: Sequence[Strategies], layouts: Layouts) -> Table | None:
-        """Return 1 where a node carries terms of a tensor that is not partial then, or of others but not of it.
+        """Return 1 where a node carries terms of a tensor that is not partial, or carries terms but not this tensor's.
 
-        [strategy of each node..., layout]; None where nothing is infeasible.
+        The shape is [strategy of each node..., layout]. Return None if nothing is infeasible.
         """
         if len(self.operands) != 1:
             return None
@@ -68,7 +68,10 @@ class FetchCost(Struct, frozen=True):
         return _infeasibility_flags(wrong, (len(carries), len(layouts.states)))
 
     def _steps_carrying_tensor_by_node(self, strategies: Sequence[Strategies], layouts: Layouts) -> list[Table] | None:
-        """Return, per node, [strategy]: the steps at which it carries the tensor's terms; None if never partial."""
+        """Return the steps at which each node carries the tensor's terms: [strategy] each.
+
+        None if it is never partial.
+        """
         if not layouts.partial.any():
             return None
         if len(self.operands) != len(self.nodes):
@@ -79,9 +82,9 @@ class FetchCost(Struct, frozen=True):
         ]
 
     def level_traffic(self, strategies: Sequence[Strategies], layouts: Layouts) -> LevelTraffic:
-        """Return what crosses each level, of every fetch by itself.
+        """Return the elements that cross each level, fetch by fetch.
 
-        Only the last node's fetches count: what the term says of the earlier ones cancels out.
+        Only the last node's fetches count: the contributions of the earlier nodes cancel out.
         """
         carried = self._steps_carrying_tensor_by_node(strategies, layouts)
         across, last = FetchTraffic(self.nodes, strategies, layouts, carried), len(self.nodes) - 1
@@ -96,17 +99,20 @@ class FetchCost(Struct, frozen=True):
 
 
 class StoreCost(Struct, frozen=True):
-    """One output on its way from where it is computed to where it is stored."""
+    """The move of one output from where it is computed to where it is stored."""
 
     signature: Signature
     output: int
 
     def table(self, strategies: Sequence[Strategies], layouts: Layouts) -> Table:
-        """Return elements moved, [strategy, layout]."""
+        """Return the elements moved: [strategy, layout]."""
         return elements_moved_to_store(self.signature, self.output, strategies[0], layouts)
 
     def infeasibility_flags(self, strategies: Sequence[Strategies], layouts: Layouts) -> Table | None:
-        """Return 1 where the tensor is partial at a step that does not sum, [strategy, layout]; None if nowhere."""
+        """Return 1 where the tensor is partial at a step that does not sum: [strategy, layout].
+
+        None if there is no such entry.
+        """
         if not layouts.partial.any():
             return None
         summing = strategies[0].steps_carrying_terms
@@ -116,7 +122,7 @@ class StoreCost(Struct, frozen=True):
         return _infeasibility_flags(layouts.partial & ~summing[:, None], (len(summing), len(layouts.states)))
 
     def level_traffic(self, strategies: Sequence[Strategies], layouts: Layouts) -> LevelTraffic:
-        """Return what crosses each level, of every hop by itself."""
+        """Return the elements that cross each level, hop by hop."""
         return store_level_traffic(self.signature, self.output, strategies[0], layouts)
 
 

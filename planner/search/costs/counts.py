@@ -1,8 +1,8 @@
-"""Counts along one dimension: how many indices of what a worker needs lie in each holding it might have.
+"""Counts along one dimension: how many of the indices a worker needs lie in each possible holding.
 
-A holding along one dimension is a set of steps at which the dimension is sharded, written as a bit mask (bit i is
-step i, counted from 0). Every volume the search needs is a product over dimensions of these counts, so they are
-tabulated once per (extent, index, steps) and worker: arrays [mask, worker], int64.
+A holding along one dimension is the set of steps at which the dimension is sharded, stored as a bit mask (bit i is step
+i, counted from 0). Every volume that the search needs is a product over dimensions of these counts. They are tabulated
+once per (extent, index, steps) and worker as int64 arrays [mask, worker].
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def steps_of_mask(mask: int) -> tuple[int, ...]:
 
 @lru_cache(maxsize=REMEMBERED)
 def product_of_ways_by_mask(ways: Ways) -> Counts:
-    """Return [mask]: the product of the ways of the mask's steps."""
+    """Return the product of the ways of each mask's steps: [mask]."""
     bits = np.arange(1 << len(ways))[:, None] >> np.arange(len(ways)) & 1
     return np.asarray(np.where(bits == 1, np.array(ways, dtype=np.int64), 1).prod(axis=1, dtype=np.int64))
 
@@ -42,7 +42,7 @@ def leading_step_masks(ways: Ways) -> Counts:
 
 
 def first_replica_flags(ways: Ways) -> Counts:
-    """Return [mask, worker]: 1 where the worker's digits are 0 at every step of the mask."""
+    """Return 1 where all digits of the worker at the mask's steps are 0: [mask, worker]."""
     own = np.indices(ways.factors).reshape(len(ways), prod(ways)).T
     masks = np.arange(1 << len(ways))[:, None] >> np.arange(len(ways)) & 1
     return np.asarray(((own[None] == 0) | (masks[:, None, :] == 0)).all(axis=2), dtype=np.int64)
@@ -50,13 +50,13 @@ def first_replica_flags(ways: Ways) -> Counts:
 
 @lru_cache(maxsize=REMEMBERED)
 def leaves_of_split(extent: int, ways: Ways, worker: int) -> tuple[Runs, ...]:
-    """Return the leaves of the nested split that a worker's cuts make; leaf i has all digits of worker i."""
+    """Return the leaves of the nested split that a worker's cuts make; leaf i has the digits of worker i."""
     return tuple(chosen_runs(extent, digits, cuts(ways, worker)) for digits in ways.digits_of_workers())
 
 
 @lru_cache(maxsize=REMEMBERED)
 def counts_held(extent: int, ways: Ways) -> Counts:
-    """Return [mask, worker]: how many indices a worker holds when the dimension is sharded at the mask's steps."""
+    """Return how many indices a worker holds if the dimension is sharded at the mask's steps: [mask, worker]."""
     if ways.shares or ways.axes:
         return np.asarray(counts_of_set_held(extent, ways, (((0, extent),),) * prod(ways)))
     counts = np.array(list(map(length, leaves_of_split(extent, ways, 0)))).reshape(1, *ways)
@@ -68,7 +68,7 @@ def counts_held(extent: int, ways: Ways) -> Counts:
 
 @lru_cache(maxsize=REMEMBERED)
 def counts_of_set_held(extent: int, ways: Ways, sets: tuple[Runs, ...]) -> Counts:
-    """Return [mask, worker]: how many indices of the worker's set it holds when sharded at the mask's steps."""
+    """Return how many indices of its set a worker holds if sharded at the mask's steps: [mask, worker]."""
     if ways.axes:
         return np.array([_counts_along_axes(extent, steps_of_mask(mask), ways, sets) for mask in range(1 << len(ways))])
     if ways.shares:
@@ -86,13 +86,13 @@ def counts_of_set_held(extent: int, ways: Ways, sets: tuple[Runs, ...]) -> Count
 
 
 def _compact(counts: Counts) -> Counts:
-    """Return counts [mask, worker], kept once where all workers' are equal."""
+    """Return counts [mask, worker], stored once if they are equal for all workers."""
     first = counts[:, :1]
     return np.broadcast_to(first.copy(), counts.shape) if bool((counts == first).all()) else counts
 
 
 def _counts_along_axes(extent: int, steps: tuple[int, ...], ways: Ways, sets: tuple[Runs, ...]) -> list[int]:
-    """Return, per worker, how many indices of its set it holds when sharded at these steps."""
+    """Return how many indices of its set each worker holds if sharded at these steps: [worker]."""
     alike: dict[tuple[Runs, Runs], int] = {}
     held = runs_of_workers(extent, steps, ways)
     for pair in zip(sets, held, strict=True):
@@ -102,10 +102,11 @@ def _counts_along_axes(extent: int, steps: tuple[int, ...], ways: Ways, sets: tu
 
 
 class Reach(Struct, frozen=True, eq=False):
-    """What index expressions reach of one dimension of `extent` indices; interned, compared by identity.
+    """Reach of index expressions in one dimension of `extent` indices. Interned: compare by identity.
 
-    `extents` gives the extent of every index variable that occurs, `variables` their names; `plain` names the variable
-    where the only index is that variable itself and covers the dimension: then reach and holding differ step by step.
+    `extents` gives the extent of every index variable that occurs, `variables` their names. `plain` is the variable's
+    name if the only index is that variable itself and it covers the dimension; reach and holding then differ step by
+    step.
     """
 
     extent: int
@@ -119,7 +120,7 @@ class Reach(Struct, frozen=True, eq=False):
 def interned_reach_of_indices(
     extent: int, indices: tuple[tdl.Index, ...], extents: tuple[tuple[str, int], ...]
 ) -> Reach:
-    """Return the one Reach of these values."""
+    """Return the interned Reach of these values."""
     plain = None
     if len(indices) == 1 and isinstance(indices[0], tdl.Affine) and indices[0].is_plain:
         plain = extents[0][0] if extents[0][1] == extent else None
@@ -127,12 +128,12 @@ def interned_reach_of_indices(
 
 
 Chosen = tuple[int, ...]
-"""Per variable of a reach, the mask of the steps at which a strategy chose it."""
+"""For each variable of a reach, the mask of the steps at which a strategy chose it."""
 
 
 @lru_cache(maxsize=REMEMBERED)
 def _reached_index_sets(need: Reach, chosen: Chosen, ways: Ways) -> tuple[Runs, ...]:
-    """Return which indices each worker reaches."""
+    """Return the set of indices that each worker reaches."""
     extents = dict(need.extents)
     split = {
         name: runs_of_workers(extents[name], steps_of_mask(mask), ways)
@@ -144,10 +145,10 @@ def _reached_index_sets(need: Reach, chosen: Chosen, ways: Ways) -> tuple[Runs, 
 
 @lru_cache(maxsize=REMEMBERED)
 def counts_of_common_reach_held(terms: tuple[tuple[Reach, Chosen], ...], ways: Ways) -> Counts:
-    """Return [mask, worker]: how many of the indices reached by every term the worker holds.
+    """Return how many of the indices reached by every term the worker holds: [mask, worker].
 
-    All terms concern one dimension. Plain indices are a holding of their own, so that they only add steps where splits
-    are nested.
+    All terms concern one dimension. A plain index is itself a holding, so with nested splits it only adds steps to the
+    mask.
     """
     extent = terms[0][0].extent
     masks = np.arange(1 << len(ways))
@@ -163,7 +164,7 @@ def counts_of_common_reach_held(terms: tuple[tuple[Reach, Chosen], ...], ways: W
 
 @lru_cache(maxsize=REMEMBERED)
 def counts_of_share_held(reach: Reach, chosen: Chosen, cut: int, ways: Ways) -> Counts:
-    """Return [mask, worker]: the indices that a worker holds of its share of what is reached, cut at further steps."""
+    """Return how many indices a worker holds of its share of the reach, cut at further steps: [mask, worker]."""
     extent, workers = reach.extent, prod(ways)
     if reach.plain is not None:
         counts = counts_of_common_reach_held(((reach, (chosen[0] | cut,)),), ways)

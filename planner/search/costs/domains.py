@@ -34,8 +34,8 @@ Masks = NDArray[np.int64]
 class Layouts(Struct, frozen=True, eq=False):
     """Candidate layouts of tensors of one shape, with the steps at which each shards, replicates or is partial.
 
-    `sharded` is [dimension, state], `replicated` [state] and `partial` [state], or one 0 where none is: bit masks over
-    steps. Interned, compared by identity.
+    The steps are bit masks: `sharded` is [dimension, state], `replicated` [state] and `partial` [state], or a single 0
+    if no state is partial. Interned: compare by identity.
     """
 
     shape: tuple[int, ...]
@@ -54,17 +54,17 @@ class Strategies(Struct, frozen=True, eq=False):
     masks: dict[str, Masks] = field(default_factory=dict)
 
     def steps_choosing(self, variable: str) -> Masks:
-        """Return [state]: the steps at which the variable is chosen."""
+        """Return the steps at which the variable is chosen: [state]."""
         steps = self.masks.get(variable)
         return np.zeros(len(self.states), dtype=np.int64) if steps is None else steps
 
     @property
     def steps_carrying_terms(self) -> Masks:
-        """Return [state]: the steps at which terms of partial operands are carried."""
+        """Steps at which terms of partial operands are carried: [state]."""
         return self._steps_choosing_any(choice for choice in self.masks if operands_carried_by_choice(choice))
 
     def steps_carrying_operands(self, operands: Sequence[int]) -> tuple[Masks, Masks]:
-        """Return [state] twice: the steps that carry terms of some of these operands, and those that leave some out."""
+        """Return the steps that carry terms of some of these operands, and those that leave some out: [state] each."""
         some = self._steps_choosing_any(
             choice for choice in self.masks if operands_carried_by_choice(choice).intersection(operands)
         )
@@ -86,7 +86,7 @@ Option = TypeVar("Option", Placement, str)
 
 @lru_cache(maxsize=REMEMBERED)
 def layouts_domain(shape: tuple[int, ...], ways: Ways, states: tuple[Layout, ...]) -> Layouts:
-    """Return the one Layouts of these states, ordered by largest part, then as given."""
+    """Return the interned Layouts of these states, ordered by largest part, then as given."""
     masks = _step_masks_of_options(states)
     sharded = np.array([masks.get(Shard(dim), _masks_of_no_steps(states)) for dim in range(len(shape))], dtype=np.int64)
     sharded = sharded.reshape(len(shape), len(states))
@@ -100,7 +100,7 @@ def layouts_domain(shape: tuple[int, ...], ways: Ways, states: tuple[Layout, ...
 
 
 def strategies_domain(signature: Signature, ways: Ways, states: tuple[Strategy, ...]) -> Strategies:
-    """Return the one Strategies of these states, ordered by largest part, then as given."""
+    """Return the interned Strategies of these states, ordered by largest part, then as given."""
     return _interned_strategies_domain(tuple(signature.extents.items()), ways, states)
 
 
@@ -116,7 +116,7 @@ def _interned_strategies_domain(
 
 
 def _step_masks_of_options(states: Sequence[Sequence[Option]]) -> dict[Option, Masks]:
-    """Return, per placement or choice that occurs, [state]: the steps at which it does."""
+    """Return, for each placement or choice that occurs, the steps at which it does: [state]."""
     numbers: dict[Option, int] = {}
     chosen = np.array(
         [[numbers.setdefault(option, len(numbers)) for option in state] for state in states], dtype=np.int64
@@ -130,9 +130,9 @@ def _masks_of_no_steps(states: Sequence[object]) -> Masks:
 
 
 def _order_of_states_by_largest_part(states: int, split: Iterable[tuple[int, Masks]], ways: Ways) -> NDArray[np.intp]:
-    """Return the states in order of what the worker has that has most, then as given.
+    """Return the order of the states by the elements of the most loaded worker, then as given: [state].
 
-    `split` are extents, each with the steps [state] at which it is split.
+    `split` holds pairs of an extent and the steps at which it is split, [state].
     """
     parts = np.ones((states, prod(ways)), dtype=np.int64)
     for extent, mask in split:
@@ -141,13 +141,13 @@ def _order_of_states_by_largest_part(states: int, split: Iterable[tuple[int, Mas
 
 
 def choice_carrying_operands(operands: Iterable[int]) -> str:
-    """Return the choice by which a node carries terms of these operands, such as `+{0,1}`; in a plan it is `+`."""
+    """Return the choice by which a node carries terms of these operands, such as `+{0,1}`; a plan writes it as `+`."""
     return f"{TERMS}{{{','.join(map(str, sorted(operands)))}}}"
 
 
 @lru_cache(maxsize=REMEMBERED)
 def operands_carried_by_choice(choice: str) -> frozenset[int]:
-    """Return the operands whose terms a choice carries; none if it is a variable or `*`."""
+    """Return the operands whose terms a choice carries; empty if it is a variable or `*`."""
     if not choice.startswith(TERMS):
         return frozenset()
     return frozenset(map(int, choice[len(TERMS) + 1 : -1].split(",")))
@@ -155,7 +155,7 @@ def operands_carried_by_choice(choice: str) -> frozenset[int]:
 
 @lru_cache(maxsize=REMEMBERED)
 def placements_at_step(shape: tuple[int, ...], ways: Ways, step: int, *, replicate: bool) -> tuple[Placement, ...]:
-    """Return a tensor's candidate placements at a step; replicated where nothing else is possible."""
+    """Return a tensor's candidate placements at a step; replicated if nothing else is possible."""
     sharded = tuple(Shard(dim) for dim, extent in enumerate(shape) if eligible(extent, ways, step))
     return (*sharded, REPLICATE) if replicate or not sharded else sharded
 
@@ -164,9 +164,9 @@ def placements_at_step(shape: tuple[int, ...], ways: Ways, step: int, *, replica
 def choices_at_step(
     signature: Signature, ways: Ways, step: int, *, replicate: bool, everywhere: bool = False
 ) -> tuple[str, ...]:
-    """Return a node's candidate choices at a step; `*` for element-wise operators or where nothing else is possible.
+    """Return a node's candidate choices at a step; with `*` for element-wise operators or if nothing else is possible.
 
-    `everywhere`: for every operator, because the objective makes computing twice cost something.
+    `everywhere` adds `*` for every operator, for objectives in which computing twice has a cost.
     """
     description = signature.description
     split = tuple(name for name in description.strategies if can_split(signature, name, ways, step))
@@ -179,9 +179,10 @@ def choices_at_step(
 def masks_of_dimensions_to_share(
     shape: tuple[int, ...], ways: Ways, split: tuple[int, ...]
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return the steps at which each dimension is the first to share, last where none is, and may be shared at all.
+    """Return, per dimension, the steps at which it is the first to share, and those at which it may be shared.
 
-    `split` are, per dimension, the steps at which it is split already, as a mask.
+    The first tuple ends with the steps that have no dimension to share. `split` gives, per dimension, the mask of steps
+    at which it is already split.
     """
     steps = range(len(ways))
     split_at = [[step for step in steps if mask >> step & 1] for mask in split]

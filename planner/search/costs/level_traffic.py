@@ -1,8 +1,8 @@
-"""What crosses each level of a machine: between workers whose digits first differ at that step.
+"""Traffic across each level of a machine, that is between workers whose digits first differ at that step.
 
-Across level i goes what is had within the group that shares the digits at steps < i but not within the one that shares
-them at steps <= i. What a group has together is what a worker would have if it were cut at those steps alone, so that
-every level's volume is a difference of two such counts.
+What crosses level i is held within the group that shares the digits at steps < i but not within the group that shares
+the digits at steps <= i. A group holds together what one worker would hold if it were cut at those steps alone.
+Therefore every level's volume is a difference of two such counts.
 """
 
 from __future__ import annotations
@@ -24,32 +24,32 @@ from planner.search.costs.volumes import volume_within_holdings
 
 
 class LevelTraffic(Struct, frozen=True, eq=False):
-    """Elements across each level, transfer by transfer; all of them together are the cost's table.
+    """Elements that cross each level, transfer by transfer; the sum over levels is the cost's table.
 
-    `parts` are tables [level, class of each node..., layout], each with the sign with which it counts: for nodes of a
-    backward group, +1 for a fetch that copies from earlier ones and -1 for the same fetch alone. `of` gives, per node,
-    the class of every strategy.
+    `parts` are pairs of a sign and a table [level, class of each node..., layout]. For nodes of a backward group, the
+    sign is +1 for a fetch that copies from earlier ones and -1 for the same fetch alone. `of` gives, per node, the
+    class of every strategy.
     """
 
     of: tuple[NDArray[np.intp], ...]
     parts: tuple[tuple[int, Table], ...]
 
     def table_by_level(self) -> Table:
-        """Return elements across each level, [level, class of each node..., layout]."""
+        """Return the elements across each level: [level, class of each node..., layout]."""
         return sum((sign * part for sign, part in self.parts[1:]), self.parts[0][0] * self.parts[0][1])
 
     def table_over_strategies(self, table: Table) -> Table:
-        """Return a table over classes as one over strategies; its last axes are [class of each node..., layout]."""
+        """Return a table over classes as a table over strategies; its last axes are [class of each node..., layout]."""
         for axis, of in enumerate(reversed(self.of), start=2):
             table = table.take(of if table.shape[-axis] > 1 else np.zeros_like(of), axis=-axis)
         return table
 
 
 class FetchTraffic:
-    """What crosses each level of fetches of one tensor, [level, class of each node..., layout].
+    """Elements of fetches of one tensor that cross each level: [level, class of each node..., layout].
 
-    A need is (node, number among the node's needs). `of` gives, per node, the class of every strategy; `carried` are
-    the steps at which it carries the tensor's terms, if it may be partial.
+    A need is (node, number among the node's needs). `of` gives, per node, the class of every strategy. `carried` gives
+    the steps at which each node carries the tensor's terms, if the tensor may be partial.
     """
 
     def __init__(
@@ -78,13 +78,13 @@ class FetchTraffic:
         self._fetches: dict[frozenset[tuple[int, int]], Table] = {}
 
     def traffic_of_fetch_beyond(self, need: tuple[int, int], had: Sequence[tuple[int, int]]) -> Table:
-        """Return the fetch of what is in a need and in none of those had before."""
+        """Return the fetch of what is in a need and in none of the needs in `had`."""
         subsets = chain.from_iterable(combinations(had, size) for size in range(len(had) + 1))
         parts = [(-1) ** len(others) * self._traffic_of_common_fetch(frozenset((need, *others))) for others in subsets]
         return np.asarray(reduce(np.add, parts) * self._together)
 
     def _traffic_of_common_fetch(self, needs: frozenset[tuple[int, int]]) -> Table:
-        """Return the fetch of what is in all of these needs; an axis of a node that has none of them is idle."""
+        """Return the fetch of what is in all of these needs; a node without any of them has an axis of length 1."""
         if needs not in self._fetches:
             self._fetches[needs] = self._fetch_of_common_needs(needs)
         return self._fetches[needs]
@@ -107,7 +107,10 @@ class FetchTraffic:
 
 
 def shared_fetch_flags(carried: Sequence[Table], layouts: Layouts) -> NDArray[np.bool_]:
-    """Return where all nodes carry the same terms and so share a fetch, [strategy or class of each node..., layout]."""
+    """Return True where all nodes carry the same terms and share a fetch.
+
+    The shape is [strategy or class of each node..., layout].
+    """
     last = carried[-1][:, None]
     together = np.ones((1,) * (len(carried) + 1), dtype=bool)
     for number, steps in enumerate(carried[:-1], start=1):

@@ -1,4 +1,4 @@
-"""What operators need of tensors and where their results land, and strategies that differ in neither as one class."""
+"""What operators need of tensors, where their results land, and classes of strategies that differ in neither."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ Need = tuple[Reach, ...]
 
 @lru_cache(maxsize=REMEMBERED)
 def needs_of_operands(signature: Signature, operands: tuple[int, ...]) -> tuple[Need, ...]:
-    """Return what a node needs of a tensor that it reads through some operands, each need once."""
+    """Return the distinct needs of a node that reads a tensor through these operands."""
     return tuple(dict.fromkeys(operand_need(signature, operand) for operand in operands))
 
 
 @lru_cache(maxsize=REMEMBERED)
 def operand_need(signature: Signature, operand: int) -> Need:
-    """Return what a node needs of an operand: per dimension, everything its accesses reach."""
+    """Return what a node needs of an operand: per dimension, everything that its accesses reach."""
     accesses = [access for access in signature.description.accesses if access.operand == operand]
     return tuple(
         _reach_of_indices(signature, extent, tuple(dict.fromkeys(access.index[dim] for access in accesses)))
@@ -39,7 +39,7 @@ def operand_need(signature: Signature, operand: int) -> Need:
 
 @lru_cache(maxsize=REMEMBERED)
 def output_reach(signature: Signature, output: int) -> Need:
-    """Return where in an output a node's iterations land, per dimension."""
+    """Return where a node's iterations land in an output: per dimension, a Reach."""
     indices = signature.description.outputs[output].index
     return tuple(
         _reach_of_indices(signature, extent, (index,))
@@ -53,14 +53,14 @@ def _reach_of_indices(signature: Signature, extent: int, indices: tuple[tdl.Inde
 
 
 class Classes(Struct, frozen=True):
-    """Strategies that do not differ in any of some masks: `of` is [state] -> class, `masks` is [class, column]."""
+    """Classes of strategies with equal masks: `of` maps [state] to a class, `masks` is [class, column]."""
 
     of: NDArray[np.intp]
     masks: Table
 
 
 def classes_of_equal_columns(columns: Sequence[NDArray[np.int64]], states: int) -> Classes:
-    """Return the classes of states that do not differ in any of the columns [state]."""
+    """Return the classes of states with equal values in all columns [state]."""
     numbers: dict[tuple[int, ...], int] = {}
     rows = zip(*(column.tolist() for column in columns), strict=True) if columns else [()] * states
     of = [numbers.setdefault(row, len(numbers)) for row in rows]
@@ -69,17 +69,17 @@ def classes_of_equal_columns(columns: Sequence[NDArray[np.int64]], states: int) 
 
 
 def strategy_classes_by_need(needs: tuple[Need, ...], strategies: Strategies, more: Sequence[Table] = ()) -> Classes:
-    """Return the classes of strategies: a column per variable of each need's dimensions, and more."""
+    """Return the classes of strategies with equal masks of each need's variables and equal columns `more`."""
     names = [name for need in needs for dimension in need for name in dimension.variables]
     return classes_of_equal_columns([*map(strategies.steps_choosing, names), *more], len(strategies.states))
 
 
 Demand = tuple[tuple[Reach, tuple[int, ...]], ...]
-"""What a class of strategies reaches of one dimension: per need, the Reach and each of its variables' mask."""
+"""What a class of strategies reaches of one dimension: per need, the Reach and the mask of each of its variables."""
 
 
 def demands_of_classes(needs: tuple[Need, ...], masks: Table) -> list[list[Demand]]:
-    """Return [dimension][class]: what strategies of the class reach of the dimension, one entry per need."""
+    """Return what the strategies of each class reach: [dimension][class], with an entry per need."""
     demands: list[list[Demand]] = [[] for _ in needs[0]]
     for chosen in masks.tolist():
         at = iter(chosen)

@@ -1,4 +1,7 @@
-"""Storing an output: from where it is computed to where it lies, in one hop or two (docs/explanation/transfers.md)."""
+"""Storing an output: from where it is computed to where it is stored, in one or two hops.
+
+See docs/explanation/transfers.md.
+"""
 
 from __future__ import annotations
 
@@ -31,9 +34,10 @@ from planner.search.costs.volumes import (
 
 
 def elements_moved_to_store(signature: Signature, output: int, strategies: Strategies, layouts: Layouts) -> Table:
-    """Return elements moved to store an output; one hop where nothing is replicated or reduced, else two.
+    """Return the elements moved to store an output: [strategy, layout].
 
-    A pair's small sums are counted in two: their one hop moves as much.
+    One hop if nothing is replicated or reduced, else two. A small sum of two workers is counted as two hops; its single
+    hop moves as much.
     """
     reach, classes = _reach_and_strategy_classes(signature, output, strategies)
     return np.asarray(_elements_moved_by_class(reach, tuple(map(tuple, classes.masks.tolist())), layouts)[classes.of])
@@ -41,7 +45,7 @@ def elements_moved_to_store(signature: Signature, output: int, strategies: Strat
 
 @lru_cache(maxsize=KEPT_TABLES)
 def _elements_moved_by_class(reach: Need, rows: tuple[tuple[int, ...], ...], layouts: Layouts) -> Table:
-    """Return elements moved, [class, layout], of classes of strategies with these masks."""
+    """Return the elements moved for classes of strategies with these masks: [class, layout]."""
     classes, moved = np.array(rows, dtype=np.int64), np.empty((len(rows), len(layouts.states)), dtype=np.int64)
     for block in row_blocks(len(rows), len(layouts.states) * prod(layouts.ways) * 2):
         masks = classes[block]
@@ -52,11 +56,11 @@ def _elements_moved_by_class(reach: Need, rows: tuple[tuple[int, ...], ...], lay
 
 
 def store_level_traffic(signature: Signature, output: int, strategies: Strategies, layouts: Layouts) -> LevelTraffic:
-    """Return what crosses each level while partial results are reduced to shares, and in the other hop.
+    """Return the elements that cross each level while partial results are reduced to shares, and in the other hop.
 
-    The sources of a tile that share a worker's digits at the steps before i number as many as the reducing steps
-    from i on have ways. Where shares are reduced first, their number no longer matters to what is fetched. Of a pair's
-    small sum all crosses in the other hop.
+    The number of sources of a tile that share a worker's digits at the steps before i is the product of the ways of the
+    reducing steps from i on. If shares are reduced first, that number does not matter to the fetches. All of a small
+    sum of two workers crosses in the other hop.
     """
     reach, classes = _reach_and_strategy_classes(signature, output, strategies)
     ways, steps = layouts.ways, len(layouts.ways)
@@ -81,7 +85,7 @@ def store_level_traffic(signature: Signature, output: int, strategies: Strategie
 
 
 def _are_small_sums_of_pairs(reach: Need, masks: Table, layouts: Layouts) -> Table:
-    """Return [class, layout]: whether two workers have the terms of what both store, and it is small."""
+    """Return True where two workers have the terms of what both store and it is small: [class, layout]."""
     reducing = masks[:, -2, None] & ~layouts.partial
     if layouts.ways.shares or prod(layouts.shape) > SMALL_SUM:
         return np.zeros((len(masks), len(layouts.states)), dtype=np.bool_)
@@ -92,7 +96,10 @@ def _are_small_sums_of_pairs(reach: Need, masks: Table, layouts: Layouts) -> Tab
 
 
 def _reach_and_strategy_classes(signature: Signature, output: int, strategies: Strategies) -> tuple[Need, Classes]:
-    """Return where the output lands, and strategies' masks: per variable there, of reducing steps, of `*` steps."""
+    """Return where the output lands, and the classes of strategies.
+
+    Classes are told apart by the masks of the output's variables, of reducing steps and of `*` steps.
+    """
     reach, reducing = output_reach(signature, output), strategies.steps_carrying_terms
     for name in signature.description.reduction_variables:
         reducing = reducing | strategies.steps_choosing(name)
@@ -103,10 +110,11 @@ def _reach_and_strategy_classes(signature: Signature, output: int, strategies: S
 
 
 def _cuts_of_shares(reach: Need, masks: Table, layouts: Layouts) -> tuple[Table, Table]:
-    """Return the steps at which shares are cut along each dimension, [dimension, class, layout], and along none.
+    """Return the steps at which shares are cut along each dimension [dimension, class, layout], and along none.
 
-    At a reducing step that is along the stored dimension or, where stored replicated or along one that another axis is
-    in the way of, along the first to share; at a `*` step along the stored dimension. In one hop nothing is cut.
+    At a reducing step shares are cut along the stored dimension. If that is replicated, or another axis is in the way,
+    they are cut along the first dimension to share. At a `*` step they are cut along the stored dimension. In one hop
+    nothing is cut.
     """
     first, free = _dimensions_to_share(reach, masks, layouts)
     reducing, same = masks[:, -2, None] & ~layouts.partial, masks[:, -1, None]
@@ -121,9 +129,9 @@ def _cuts_of_shares(reach: Need, masks: Table, layouts: Layouts) -> tuple[Table,
 def _share_volumes(
     reach: Need, masks: Table, cuts: Table, alone: Table, layouts: Layouts
 ) -> tuple[Table, Table, Table]:
-    """Return what all workers together own [1, layout], have as shares, and own of their shares [class, layout].
+    """Return three volumes of all workers: owned [1, layout], in shares, and owned of their shares [class, layout].
 
-    Where shares are cut along no dimension, at the steps `alone`, the first worker has them all.
+    At the steps `alone`, where shares are cut along no dimension, the first worker has all of them.
     """
     own, share, kept = _share_volumes_by_worker(reach, masks, cuts, layouts)
     if alone.any():
@@ -136,7 +144,7 @@ def _share_volumes(
 def _share_volumes_by_worker(reach: Need, masks: Table, cuts: Table, layouts: Layouts) -> tuple[Table, Table, Table]:
     """Return |own| as [1, layout, worker], and |share| and |own n share| as [class, layout, worker].
 
-    `cuts` are the steps at which a share is cut along each dimension, [dimension, class, layout].
+    `cuts` are the steps at which a share is cut along each dimension: [dimension, class, layout].
     """
     ways = layouts.ways
     own: Table = np.ones((1, 1, 1), dtype=np.int64)
@@ -151,9 +159,9 @@ def _share_volumes_by_worker(reach: Need, masks: Table, cuts: Table, layouts: La
 
 
 def _share_counts(axis: Sequence[Demand], cut: Table, sharded: Table, ways: Ways) -> tuple[Counts, Counts]:
-    """Return the indices of one dimension in workers' shares, and those held of these, [class, layout, worker].
+    """Return the indices of one dimension in workers' shares, and how many of them they hold: [class, layout, worker].
 
-    Where splits are nested, what is held of a share is what is split at the steps of both.
+    With nested splits, a worker holds the part of its share that is split at the steps of both.
     """
     if ways.is_nested:
         (numbers,), counts = counts_by_class_of_each_axis((tuple(axis),), ways)
@@ -166,9 +174,9 @@ def _share_counts(axis: Sequence[Demand], cut: Table, sharded: Table, ways: Ways
 
 
 def _dimensions_to_share(reach: Need, masks: Table, layouts: Layouts) -> tuple[Table, Table]:
-    """Return [dimension, class]: the steps at which a class's result is shared out along each, last along none.
+    """Return the steps at which a class's result is cut into shares along each dimension, and those at which it may be.
 
-    And those at which it may be along each.
+    Both are [dimension, class]; the first has a last row for steps with no dimension to share.
     """
     columns = iter(masks[:, :-2].T)
     split = [[next(columns) for _ in dimension.variables] for dimension in reach]

@@ -1,7 +1,7 @@
-"""Interned cost tables: equal tables are one number, so that work on repeated layers is done once.
+"""Interned cost tables: equal tables have one number, so work on repeated layers is done once.
 
-Every operation remembers its results by the numbers of its operands. A term is a table with the variables of its
-axes: `Term = (scope, number)`, scope strictly ascending.
+Every operation caches its results by the numbers of its operands. A term is a table with the variables of its axes:
+`Term = (scope, number)`, scope strictly ascending.
 """
 
 from __future__ import annotations
@@ -18,32 +18,34 @@ from numpy.typing import NDArray
 
 Table = NDArray[np.int64]
 Packed = Table | NDArray[np.uint32]
-"""A table as it is stored: a large one in 32 bits where its numbers fit."""
+"""A table as stored: large tables use 32 bits if their values fit."""
 
 AnyTable = TypeVar("AnyTable", bound=Packed)
 Scope = tuple[int, ...]
 Term = tuple[Scope, int]
 Shape = tuple[tuple[int, Scope], ...]
-"""Terms seen from one variable: table numbers and their axes' positions among that variable and its neighbours."""
+"""Terms seen from one variable: table numbers, and the positions of their axes among that variable and its neighbours.
+
+"""
 
 SMALL_ELEMENTS = 1 << 16
-"""Up to so many sums a minimum is made at once, not block by block."""
+"""Up to this many sums, a minimum is computed at once and not block by block."""
 
 CACHED_ELEMENTS = 1 << 15
 SPLIT_ELEMENTS = 1 << 22
 CHECKED_STATES = 4
 
 DIGESTED_ELEMENTS = 1 << 8
-"""From so many on an array is known by a digest of its contents."""
+"""From this size on, an array is identified by a digest of its contents."""
 
 LARGE_ELEMENTS = 1 << 16
-"""From so many on an array is in 32 bits where its numbers fit."""
+"""From this size on, an array is stored in 32 bits if its values fit."""
 
 
 class Tables:
-    """Tables by number, and what was computed from them.
+    """Tables by number, with cached results of operations on them.
 
-    Numbers mean the same for the lifetime of the object; the memory is freed with it.
+    A number stays valid for the lifetime of the object, which also holds the memory.
     """
 
     def __init__(self) -> None:
@@ -65,11 +67,11 @@ class Tables:
         return int(self._arrays[number].item(index))
 
     def part_of_table(self, number: int, index: tuple[Any, ...]) -> Table:
-        """Return part of a table; the rest of a large one is not touched."""
+        """Return part of a table without unpacking the rest of a large one."""
         return _unpacked_table(self._arrays[number][index])
 
     def intern(self, array: Table) -> int:
-        """Return the number of a table of these contents."""
+        """Return the number of the table with these contents."""
         packed = _packed_table(np.asarray(array, dtype=np.int64, order="C"))
         key = (packed.shape, packed.tobytes() if packed.size < DIGESTED_ELEMENTS else sha256(packed.data).digest())
         number = self._numbers.setdefault(key, len(self._arrays))
@@ -79,20 +81,20 @@ class Tables:
         return number
 
     def remembered_tables(self, key: object, compute: Callable[[], Iterable[Table]]) -> tuple[int, ...]:
-        """Return the numbers of the tables computed under this key, computing them the first time."""
+        """Return the numbers of the tables computed under this key; compute them the first time."""
         numbers = self._computed.get(key)
         if numbers is None:
             numbers = self._computed[key] = tuple(self.intern(array) for array in compute())
         return numbers
 
     def weighted_sum(self, terms: tuple[tuple[int, int], ...]) -> int:
-        """Return the sum of weight * table over (number, weight), tables of one shape."""
+        """Return the number of the sum of weight * table over (number, weight); all tables have one shape."""
         return self.remembered_tables(
             ("sum", terms), lambda: [reduce(np.add, [self[number] * weight for number, weight in terms])]
         )[0]
 
     def sum_of_terms(self, terms: Shape, rank: int) -> int:
-        """Return the sum of terms whose axes lie at given positions; one of them spans all `rank` axes."""
+        """Return the number of the sum of terms whose axes lie at given positions; one term spans all `rank` axes."""
         if len(terms) == 1:
             return terms[0][0]
         views = (table_with_axes_spread(self[number], positions, rank) for number, positions in terms)
@@ -129,7 +131,7 @@ class Tables:
         )[0]
 
     def separable_parts(self, number: int) -> tuple[tuple[Scope, int], ...]:
-        """Return simpler tables, each with the axes it spans, whose sum is the table: none of them has an idle axis."""
+        """Return simpler tables whose sum is the table, each with the axes it spans; none of them has an idle axis."""
         if number not in self._parts:
             self._parts[number] = self._split_into_parts(number)
         return self._parts[number]
@@ -145,9 +147,9 @@ class Tables:
         return (((tuple(axes)), self.intern(reduced)),)
 
     def minimum_over_first_axis(self, terms: Shape, sizes: tuple[int, ...]) -> tuple[int, int]:
-        """Return the minimum over axis 0 of the sum of terms whose axes lie at given positions, of given sizes.
+        """Minimize the sum of terms over axis 0; the axes of the terms lie at given positions and have given sizes.
 
-        It is the least of all, and the number of the table of what each is beyond.
+        Return the overall minimum, and the number of the table of what each entry exceeds it by.
         """
         least, beyond = self.remembered_tables(
             ("minimum", terms, sizes),
@@ -164,7 +166,7 @@ class Tables:
         return _blockwise_minimum(views, sizes)
 
     def sum_along_first_axis(self, terms: Shape, at: Sequence[int], size: int) -> Table:
-        """Return the sum of terms along axis 0 where the other axes' states are given."""
+        """Return the sum of terms along axis 0, with the states of the other axes given by `at`."""
         total = np.zeros(size, dtype=np.int64)
         for number, positions in terms:
             index = tuple(slice(None) if position == 0 else at[position - 1] for position in positions)
@@ -183,7 +185,7 @@ def _unpacked_table(array: Packed) -> Table:
 
 
 def _least_and_table_of_excess(array: Table) -> tuple[Table, Table]:
-    """Return the least of a table, and the table of what each is beyond."""
+    """Return the minimum of a table, and the table of what each entry exceeds it by."""
     least = array.min()
     return least, np.subtract(array, least, out=array)
 
@@ -194,7 +196,7 @@ def _is_axis_idle(array: Table, axis: int) -> bool:
 
 
 def table_with_axes_spread(array: AnyTable, positions: Scope, rank: int) -> AnyTable:
-    """Return a view of a table whose axes lie at given positions among `rank`, of length 1 elsewhere."""
+    """Return a view of a table with its axes at the given positions among `rank`, of length 1 elsewhere."""
     shape = [1] * rank
     for position, size in zip(positions, array.shape, strict=True):
         shape[position] = size
@@ -202,9 +204,9 @@ def table_with_axes_spread(array: AnyTable, positions: Scope, rank: int) -> AnyT
 
 
 def _blockwise_minimum(views: Sequence[Packed], sizes: tuple[int, ...]) -> Table:
-    """Return the minimum over axis 0 of the sum of views, block by block of the result so that a block stays in cache.
+    """Return the minimum over axis 0 of the sum of views, computed block by block so that each block stays in cache.
 
-    The leading axes of the result are gone through one index at a time, the trailing ones at once.
+    The leading axes of the result are looped over one index at a time, the trailing ones are handled at once.
     """
     split = 1
     while prod(sizes[split:]) > CACHED_ELEMENTS:
@@ -223,14 +225,14 @@ def _blockwise_minimum(views: Sequence[Packed], sizes: tuple[int, ...]) -> Table
 
 
 class _Block(Struct, frozen=True):
-    """Costs [state, ...], and each state's least."""
+    """Costs [state, ...], and the minimum of each state: [state]."""
 
     costs: Table
     low: Table
 
     @property
     def is_single(self) -> bool:
-        """Whether there is one cost per state."""
+        """True if there is one cost per state."""
         return self.costs.size == len(self.costs)
 
 
@@ -255,7 +257,7 @@ class _Part:
 
 
 def _least_sum_over_states(blocks: Sequence[_Block], base: Table, shape: tuple[int, ...]) -> Table:
-    """Return the minimum over states of base + blocks; states whose least is too much are not tried."""
+    """Return the minimum over states of base + blocks; skip states whose minimum is already too large."""
     if not blocks:
         return np.full(shape, base.min())
     low = base + reduce(np.add, [block.low for block in blocks])

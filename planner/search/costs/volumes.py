@@ -17,13 +17,13 @@ from planner.search.costs.needs import Demand, Need, demands_of_classes, strateg
 from planner.search.costs.tables import LARGE_ELEMENTS, Table
 
 Volumes = NDArray[np.int32] | Table
-"""Large arrays are in 32 bits where what all workers could reach fits: they are as fast as memory is."""
+"""Large arrays use 32 bits if the sum over workers fits: their speed is that of memory."""
 
 KEPT_TABLES = 1 << 9
-"""How many tables of counts are kept for the next costs: nodes near each other mostly have some in common."""
+"""Number of tables of counts kept for later costs; neighbouring nodes usually share some."""
 
 BLOCK_ELEMENTS = 1 << 18
-"""Arrays over classes, holdings and workers are made in blocks of about so many elements, which stay in cache."""
+"""Number of elements per block of arrays over classes, holdings and workers, chosen so that a block stays in cache."""
 
 
 def volume_not_owned(
@@ -32,7 +32,7 @@ def volume_not_owned(
     layouts: Layouts,
     times: Table | None = None,
 ) -> Volumes:
-    """Return sum over workers of |all the chosen needs n not own|, [strategy of each node..., layout].
+    """Return the sum over workers of |all the chosen needs n not own|: [strategy of each node..., layout].
 
     `times` is how many terms of every element are read, broadcast to that shape.
     """
@@ -51,9 +51,9 @@ def volume_not_owned(
 
 
 def volume_within_holdings(axes: Sequence[list[list[Demand]]], masks: Table, ways: Ways) -> Volumes:
-    """Return sum over workers of |all the terms' reaches n holding|, [class of each axis..., holding].
+    """Return the sum over workers of |all the terms' reaches n holding|: [class of each axis..., holding].
 
-    `axes` are [dimension][class]; `masks` is [dimension, holding].
+    `axes` is [dimension][class] per axis; `masks` is [dimension, holding].
     """
     sizes = [len(axis[0]) for axis in axes]
     tables = [counts_by_class_of_each_axis(tuple(tuple(axis[dim]) for axis in axes), ways) for dim in range(len(masks))]
@@ -82,9 +82,9 @@ def volume_within_holdings(axes: Sequence[list[list[Demand]]], masks: Table, way
 def counts_by_class_of_each_axis(
     axes: tuple[tuple[Demand, ...], ...], ways: Ways
 ) -> tuple[list[NDArray[np.intp]], Counts]:
-    """Return, for one dimension, each axis's classes as numbers of its distinct terms, and the counts of these.
+    """Return, for one dimension, each axis's classes as numbers of its distinct terms, and the counts of these terms.
 
-    The counts are [term of each axis..., mask, worker]; the last axis has one entry where all workers' are equal.
+    The counts are [term of each axis..., mask, worker]; the last axis has length 1 if all workers' counts are equal.
     """
     inverses, distinct = [], []
     for axis in axes:
@@ -97,16 +97,16 @@ def counts_by_class_of_each_axis(
 
 
 def counts_with_equal_workers_merged(counts: Counts) -> Counts:
-    """Return counts [..., worker] with one entry for all workers where theirs are equal."""
+    """Return counts [..., worker], with a last axis of length 1 if all workers' counts are equal."""
     return counts[..., :1].copy() if bool((counts == counts[..., :1]).all()) else counts  # a view would keep all
 
 
 def sum_over_workers(volume: Table, ways: Ways) -> Table:
-    """Sum over the last axis, which has one entry where all workers' are equal."""
+    """Sum over the last axis, which has length 1 if all workers' values are equal."""
     return volume[..., 0] * prod(ways) if volume.shape[-1] == 1 else np.asarray(volume.sum(axis=-1))
 
 
 def row_blocks(size: int, elements_each: int) -> Iterator[slice]:
-    """Yield slices of a first axis of this size, each of few enough rows for a block."""
+    """Yield slices of a first axis of this size, with few enough rows for a block each."""
     rows = max(1, BLOCK_ELEMENTS // max(1, elements_each))
     return (slice(start, min(size, start + rows)) for start in range(0, size, rows))

@@ -1,1 +1,1 @@
-"""What is made small: bytes, time on a machine, or either with memory priced."""
+"""Objectives: bytes, time on a machine, or either with a price on memory."""

@@ -1,4 +1,4 @@
-"""Objectives: what a plan is to have least of, as cost tables for the solver."""
+"""Objectives: the quantity to minimize, as cost tables for the solver."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from planner.search.costs.tables import Scope, Table, Tables
 
 
 class Priced(Struct, frozen=True):
-    """A cost table of the variables in `scope`, by number, that counts `times`."""
+    """A cost table over the variables numbered in `scope`, counted `times` times."""
 
     scope: Scope
     table: int
@@ -23,39 +23,36 @@ class Priced(Struct, frozen=True):
 
 
 class Objective(Protocol):
-    """What the search makes least, in whole units.
-
-    `everywhere`: any operator may be computed by all (`*`), as the objective makes computing twice cost something.
-    """
+    """The quantity that the search minimizes, in whole units."""
 
     @property
     def allows_everywhere(self) -> bool:
-        """Whether any operator may be computed by all workers at a step."""
+        """True if any operator may be computed by all workers (`*`) at a step, because repeated work has a cost."""
         ...
 
     def priced_tables(self, coarse: CoarseGraph, domains: Sequence[Domain], tables: Tables) -> Iterator[Priced]:
-        """Yield the tables whose sum is the cost of a choice of states; a factor's axes are in its scope's order."""
+        """Yield the tables whose sum is the cost of a choice of states; axes are in the order of a factor's scope."""
         ...
 
 
 class Extended(Struct, frozen=True, eq=False):
-    """Another objective with something added to it."""
+    """Another objective with an additional cost."""
 
     objective: Objective
 
     @property
     def allows_everywhere(self) -> bool:
-        """Whether any operator may be computed by all workers at a step."""
+        """True if any operator may be computed by all workers at a step."""
         return self.objective.allows_everywhere
 
 
 class Bytes(Struct, frozen=True):
-    """Bytes that move in one iteration, summed over workers."""
+    """Bytes moved in one iteration, summed over workers."""
 
     allows_everywhere: bool = False
 
     def priced_tables(self, coarse: CoarseGraph, domains: Sequence[Domain], tables: Tables) -> Iterator[Priced]:
-        """Yield every factor's bytes."""
+        """Yield the bytes of every factor."""
         for factor in coarse.factors:
             strategies, layouts, key = domains_of_factor(factor, domains)
             numbers = tables.remembered_tables(key, partial(_tables_of_bytes_moved, factor, strategies, layouts))

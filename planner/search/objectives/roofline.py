@@ -1,8 +1,8 @@
-"""Seconds of computation as tables over strategies: those of the worker that takes longest over a node.
+"""Seconds of computation as tables over strategies: for each node, those of the slowest worker.
 
-Kernels cost what they cost in the simulator (`Device.kernel_s`). A step takes as long as the device or the host that
-launches kernels, whichever is later; a sum of terms has no such choice, so every node takes the longer of the two:
-never less than the step's, and the same where one of them decides throughout.
+A kernel costs what it costs in the simulator (`Device.kernel_s`). A step takes as long as the slower of the device and
+the host that launches its kernels. A sum of terms cannot express this choice, so every node takes the longer of its two
+times. That is never less than the step's time, and equal if one of the two dominates throughout.
 """
 
 from __future__ import annotations
@@ -38,7 +38,10 @@ PerWorker = NDArray[np.float64]
 
 
 class NodeKernel(Struct, frozen=True):
-    """What a node's time depends on beside its strategy: item sizes of operands and outputs, the dtype computed in."""
+    """Everything that a node's time depends on besides its strategy: item sizes and the dtype of the computation.
+
+    `inputs` and `outputs` are the bytes per element of operands and outputs.
+    """
 
     signature: Signature
     inputs: tuple[int, ...]
@@ -47,7 +50,7 @@ class NodeKernel(Struct, frozen=True):
 
 
 def kernels_of_nodes(coarse: CoarseGraph) -> Iterator[tuple[int, NodeKernel, int]]:
-    """Yield (variable, kernel, how often in an iteration); adding up terms takes no time beside making them."""
+    """Yield (variable, kernel, executions per iteration); adding up terms takes no extra time."""
     tensors, phases = coarse.graph.tensors, phases_of_nodes(coarse.graph)
     counts: Counter[tuple[int, NodeKernel]] = Counter()
     for node in coarse.graph.nodes:
@@ -64,7 +67,7 @@ def kernels_of_nodes(coarse: CoarseGraph) -> Iterator[tuple[int, NodeKernel, int
 
 
 class Worker(Struct, frozen=True, eq=False):
-    """A worker's device, how much slower its processor and its memory are while all workers compute, its share."""
+    """A worker: its device, the slowdown of processor and memory while all workers compute, and its share."""
 
     device: topologies.Device
     processor: float
@@ -73,23 +76,23 @@ class Worker(Struct, frozen=True, eq=False):
 
     @property
     def speed_key(self) -> tuple[str, float, float]:
-        """What workers that are equally fast share."""
+        """Key that workers of equal speed share."""
         return self.device.spec.name, self.processor, self.memory
 
     @property
     def copy_s_per_byte(self) -> float:
-        """Seconds of copying one byte from one place of its memory to another, of many."""
+        """Seconds per byte to copy many bytes within the worker's memory."""
         copy = Kernel("elementwise", "", 0.0, READ_AND_WRITE * MANY_BYTES)
         return self.device.kernel_s(copy, self.processor, self.memory) / MANY_BYTES
 
     @property
     def copy_start_s(self) -> float:
-        """Seconds that a copy takes however little it copies."""
+        """Seconds that a copy takes even if it copies nothing."""
         knee_s = self.device.spec.knee_bytes / READ_AND_WRITE * self.copy_s_per_byte
         return max(self.device.spec.launch_latency_s + knee_s, self.device.spec.host_launch_s)
 
     def kernel_seconds(self, kernel: Kernel, calls: float, share: float) -> float:
-        """Return the time of so many calls of a share of a kernel, the host's if that is longer."""
+        """Return the seconds of `calls` calls of a share of a kernel, or the host's seconds if they are longer."""
         device = self.device
         alone_s = share * device.kernel_s(kernel, self.processor, self.memory)
         return calls * max(alone_s + device.spec.launch_latency_s, device.spec.host_launch_s)
@@ -114,9 +117,9 @@ def workers_of_machine(machine: topologies.Machine, ways: Ways) -> tuple[Worker,
 
 
 def slowest_worker_seconds(node: NodeKernel, strategies: Strategies, workers: tuple[Worker, ...]) -> Seconds:
-    """Return [state]: the longest time any worker takes over a node.
+    """Return the seconds of the slowest worker of a node: [state].
 
-    Where the strategies are of the first few steps only, a part's work is shared out over its workers by their shares.
+    If the strategies cover only the first few steps, the work of a part is divided among its workers by their shares.
     """
     members, kinds = _members_of_groups(workers, prod(strategies.ways))
     columns = [
@@ -135,9 +138,9 @@ def slowest_worker_seconds(node: NodeKernel, strategies: Strategies, workers: tu
 def _members_of_groups(
     workers: tuple[Worker, ...], groups: int
 ) -> tuple[list[tuple[int, int]], list[tuple[Worker, float]]]:
-    """Return (group, number of a kind) of those members that differ in speed or share, and of every kind a worker.
+    """Return (group, kind) of the members that differ in speed or share, and a representative worker of each kind.
 
-    With the worker comes its share of its group's work.
+    Each representative comes with its share of its group's work.
     """
     size, members = len(workers) // groups, dict[tuple[int, int], None]()
     kinds = dict[object, tuple[int, Worker, float]]()
@@ -150,7 +153,10 @@ def _members_of_groups(
 
 
 def _seconds(node: NodeKernel, worker: Worker, share: float, row: Sequence[float]) -> float:
-    """Return a worker's time over its share of a part: so many calls, operations, bytes, and the extents of a call."""
+    """Return a worker's seconds for its share of a part.
+
+    `row` holds calls, operations, bytes, and the extents of a call.
+    """
     calls, operations, nbytes, *extents = row
     if not calls:
         return 0.0
@@ -163,7 +169,7 @@ def _seconds(node: NodeKernel, worker: Worker, share: float, row: Sequence[float
 
 
 def _call_extents(node: NodeKernel, strategies: Strategies) -> list[PerWorker]:
-    """Return [state, worker] for every variable of a product: the iterations of a call, the mean where calls differ."""
+    """Return the iterations of a call for every variable of a product: [state, worker]; the mean if calls differ."""
     signature, contracted = node.signature, contraction(node.signature)
     masks = {name: strategies.steps_choosing(name) for name in (contracted.roles if contracted else ())}
     extents = {name: counts_held(signature.extents[name], strategies.ways)[mask] for name, mask in masks.items()}
@@ -198,7 +204,7 @@ def _bytes_touched(node: NodeKernel, strategies: Strategies) -> PerWorker:
 
 
 def _elements_reached(need: Need, strategies: Strategies) -> NDArray[np.int64]:
-    """Return [state, worker]: how many elements a worker reaches."""
+    """Return how many elements a worker reaches: [state, worker]."""
     total = np.ones((len(strategies.states), prod(strategies.ways)), dtype=np.int64)
     for dimension in need:
         masks = np.array([strategies.steps_choosing(name) for name in dimension.variables], dtype=np.int64)
@@ -212,7 +218,11 @@ def _elements_reached(need: Need, strategies: Strategies) -> NDArray[np.int64]:
 
 
 def _kernel_call_counts(node: NodeKernel, strategies: Strategies) -> NDArray[np.int64]:
-    """Return [state, worker]: one call per contiguous run of the variables that need them, none where another runs."""
+    """Return the kernel calls: [state, worker].
+
+    There is one call per contiguous run of the variables that need contiguous ranges, and none if the node runs on
+    another worker.
+    """
     total = counts_held(1, strategies.ways)[strategies.steps_choosing(tdl.ON_ONE)]
     for name in node.signature.description.contiguous:
         counts = _counts_of_contiguous_runs(node.signature.extents[name], strategies.ways)
@@ -222,7 +232,7 @@ def _kernel_call_counts(node: NodeKernel, strategies: Strategies) -> NDArray[np.
 
 @lru_cache(maxsize=REMEMBERED)
 def _counts_of_contiguous_runs(extent: int, ways: Ways) -> NDArray[np.int64]:
-    """Return [mask, worker]: how many contiguous runs a worker has when split at the mask's steps."""
+    """Return how many contiguous runs a worker has if split at the mask's steps: [mask, worker]."""
     return np.array(
         [
             [len(iteration_runs(extent, steps_of_mask(mask), ways, worker)) for worker in range(prod(ways))]

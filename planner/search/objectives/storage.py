@@ -1,4 +1,4 @@
-"""What plans keep in memory: what every plan stores at an iteration's fullest moment, and what it may be priced at."""
+"""Storage of plans: what every plan stores at an iteration's peak, and the price of stored bytes."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from planner.search.objectives.objective import Extended, Priced
 
 
 def resident_item_bytes_by_variable(coarse: CoarseGraph) -> Mapping[int, int]:
-    """Return what is stored at an iteration's fullest moment in every plan: bytes per element, by variable.
+    """Return what every plan stores at an iteration's peak: bytes per element, by variable.
 
-    That is every input, weight and state, and the results that were made before and are read after. Two units of
-    computation lie between, so that they lie where they are stored and nowhere else; results that only add to a sum,
-    and updated weights, which take their old selves' place, are left out.
+    This covers every input, weight and state, and the results that were written before and are read after. Two units of
+    computation lie between, so these results exist only where they are stored. Results that only add to a sum are left
+    out, and so are updated weights, which replace their old values.
     """
     graph, spans = coarse.graph, _storage_spans_of_results(coarse)
     moments = max((last for _, last in spans.values()), default=0) + 1
@@ -40,10 +40,10 @@ def resident_item_bytes_by_variable(coarse: CoarseGraph) -> Mapping[int, int]:
 
 
 def _storage_spans_of_results(coarse: CoarseGraph) -> dict[str, tuple[int, int]]:
-    """Return the first and the last moment at which a result is certainly stored, where there is one.
+    """Return the first and last moment at which a result is certainly stored, for results that have one.
 
-    Moments are counted by operators that are a unit of their own in every plan. A reader that shares its fetch with an
-    earlier one of its backward group may read that instead.
+    Moments count the operators that are a separate unit in every plan. A reader that shares its fetch with an earlier
+    reader of its backward group may use that fetch instead.
     """
     graph = coarse.graph
     updated = set(graph.updates.values())
@@ -66,7 +66,7 @@ def _storage_spans_of_results(coarse: CoarseGraph) -> dict[str, tuple[int, int]]
 class PricedStorage(Extended, frozen=True, eq=False):
     """Another objective, in units 2^-shift as large, plus a price for every byte stored on some worker.
 
-    `items` are bytes per element by variable of `coarse`; graphs with more ties are priced alike.
+    `items` are bytes per element by variable of `coarse`; the prices carry over to graphs with more ties.
     """
 
     coarse: CoarseGraph
@@ -75,7 +75,7 @@ class PricedStorage(Extended, frozen=True, eq=False):
     items: Mapping[int, int]
 
     def priced_tables(self, coarse: CoarseGraph, domains: Sequence[Domain], tables: Tables) -> Iterator[Priced]:
-        """Yield the other objective's tables, and the price of what is stored."""
+        """Yield the other objective's tables and the price of what is stored."""
         for priced in self.objective.priced_tables(coarse, domains, tables):
             yield Priced(priced.scope, priced.table, priced.times << self.shift)
         for item_of, item in self.items.items():
@@ -84,7 +84,7 @@ class PricedStorage(Extended, frozen=True, eq=False):
 
 
 def least_bytes_stored(items: Mapping[int, int], domains: Mapping[int, Domain], tables: Tables) -> int:
-    """Return the fewest bytes that all workers together store of these variables, whatever states they choose."""
+    """Return the fewest bytes that all workers together store of these variables, over all states."""
     return sum(item * int(tables[_table_of_stored_elements(domains[v], tables)].min()) for v, item in items.items())
 
 
@@ -95,9 +95,9 @@ def _table_of_stored_elements(domain: Domain, tables: Tables) -> int:
 
 
 def _stored_elements(layouts: Layouts) -> list[Table]:
-    """Return [layout]: the elements that all workers together hold.
+    """Return the elements that all workers together hold: [layout].
 
-    Every element has one digit at a step at which it is sharded, and so one holder; at others each worker holds it.
+    An element has one digit, and so one holder, at a step that shards it; at other steps every worker holds it.
     """
     count = len(layouts.ways)
     copies = [prod(way for i, way in enumerate(layouts.ways) if not mask >> i & 1) for mask in range(1 << count)]

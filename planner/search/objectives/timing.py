@@ -1,8 +1,8 @@
-"""The objective time: seconds of one iteration on a described machine, nothing overlapping.
+"""The objective time: seconds of one iteration on a described machine, without overlap.
 
-Bytes across each level at the bandwidth all workers together have there, the latency of every transfer (its slowest
-level's), and the computation of the worker that takes longest over each node. Times are whole ticks, so that the solver
-stays exact.
+The time is the sum of three parts: the bytes across each level at the aggregate bandwidth of all workers there, the
+latency of every transfer (that of its slowest level), and the computation of each node on its slowest worker. Times are
+whole ticks, so the solver stays exact.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ from planner.search.objectives.roofline import (
 )
 
 COPIES = 2
-"""Of all that is sent: into a message where it comes from, and out of it where it goes to."""
+"""Copies per byte sent: into a message at the sender and out of it at the receiver."""
 
 MOST_TICKS = 1 << 48
-"""What any plan may cost: penalties for what does not go together lie above, and sums of them within 64 bits."""
+"""Upper limit of a plan's cost. Penalties for infeasible choices are larger, and sums of them fit in 64 bits."""
 
 
 class Time(Struct, frozen=True, eq=False):
     """Predicted time on a machine, in ticks of `tick_s` seconds.
 
-    `byte_ticks`, `latency_ticks` and `message_ticks` are per level: of one byte that crosses it while all workers send,
-    of the latency of a transfer that crosses it, and of its messages beyond their bytes, which add up over levels. The
-    first two hold copying into and out of messages. `workers` are the devices that compute.
+    `byte_ticks`, `latency_ticks` and `message_ticks` are per level: for one byte that crosses the level while all
+    workers send, for the latency of a transfer that crosses it, and for its messages beyond their bytes, which add up
+    over levels. The first two include copying into and out of messages. `workers` are the devices that compute.
     """
 
     machine: topologies.Machine
@@ -53,7 +53,7 @@ class Time(Struct, frozen=True, eq=False):
     allows_everywhere: bool = True
 
     def priced_tables(self, coarse: CoarseGraph, domains: Sequence[Domain], tables: Tables) -> Iterator[Priced]:
-        """Yield the time of bytes that move, of latencies, and of every node's computation."""
+        """Yield the time of bytes moved, of latencies, and of every node's computation."""
         for factor in coarse.factors:
             moving, waiting = self._tables_of_byte_and_latency_ticks(factor, domains, tables)
             yield Priced(factor.scope, moving, factor.weight)
@@ -61,7 +61,7 @@ class Time(Struct, frozen=True, eq=False):
         yield from self._priced_computation_tables(coarse, domains, tables)
 
     def breakdown(self, coarse: CoarseGraph, domains: Sequence[Domain], tables: Tables) -> Breakdown:
-        """Say where the time of one plan goes: every domain has a single state."""
+        """Return where the time of one plan goes; every domain must have a single state."""
         crossing = np.zeros(len(self.byte_ticks), dtype=np.int64)
         latency = 0
         for factor in coarse.factors:
@@ -123,7 +123,7 @@ def _elements_crossing_levels(cost: Cost, strategies: Sequence[Strategies], layo
 
 
 class Breakdown(Struct, frozen=True):
-    """Where a plan's predicted time goes: the bytes across each level, their seconds, latencies, computation."""
+    """Where a plan's predicted time goes: bytes and seconds per level, seconds of latency and of computation."""
 
     level_bytes: tuple[int, ...]
     level_s: tuple[float, ...]
@@ -132,9 +132,9 @@ class Breakdown(Struct, frozen=True):
 
 
 def time_objective(machine: topologies.Machine, ways: Ways, coarse: CoarseGraph) -> Time:
-    """Return the objective time for a graph on a machine, in ticks so long that no plan takes more than MOST_TICKS.
+    """Return the objective time for a graph on a machine; ticks are so long that no plan takes more than MOST_TICKS.
 
-    Raises a TopologyError where the machine has too few devices or cannot compute in the graph's dtypes.
+    Raises TopologyError if the machine has too few devices or cannot compute in the graph's dtypes.
     """
     levels, workers = topologies.levels(machine, ways.factors), workers_of_machine(machine, ways)
     copying_s = sum(worker.copy_s_per_byte for worker in workers if not worker.device.spec.streams_messages)
@@ -155,7 +155,7 @@ def time_objective(machine: topologies.Machine, ways: Ways, coarse: CoarseGraph)
 def _upper_bound_seconds(
     coarse: CoarseGraph, byte_s: Sequence[float], transfer_s: float, workers: tuple[Worker, ...]
 ) -> float:
-    """Return a time that no plan exceeds by much: everybody fetches, stores and computes everything."""
+    """Return seconds that no plan exceeds by much: every worker fetches, stores and computes everything."""
     tensors, total = coarse.graph.tensors, 0.0
     for node in coarse.graph.nodes:
         names, runs = (*node.inputs, *node.outputs), coarse.graph.micro_batches

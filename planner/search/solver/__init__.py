@@ -1,1 +1,1 @@
-"""Minimising a sum of tables over variables: exactly, or with a lower bound."""
+"""Minimize a sum of tables over variables: exactly, or with a lower bound."""

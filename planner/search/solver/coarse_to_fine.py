@@ -1,8 +1,8 @@
-"""From coarse to fine: solve over groups of states, drop the groups that only worse choices have, divide the others.
+"""Coarse to fine: solve over groups of states, drop groups that only worse choices have, divide the others.
 
-Over groups every term costs the least that it costs over their members, so that the optimum is a lower bound, and so
-is the least cost with a group for every choice with a member (Raphael 2001). The states that stand for groups make a
-problem as small, and its optimum is a choice. What is left between the two is often little enough to be solved whole.
+Over groups, every term costs the minimum over the groups' members. Therefore the optimum is a lower bound, and the
+least cost with a given group bounds every choice with one of its members (Raphael 2001). The representatives of the
+groups form a problem of the same size, whose optimum is a choice. The rest is often small enough to be solved whole.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from planner.search.solver.search_state import SearchState
 def solve_over_groups(
     model: Model, search: SearchState, limits: Limits, representatives: Representatives
 ) -> SearchState:
-    """Return what the quotient by the groups of states says; nothing new where it is not worth its time.
+    """Return the search state after solving the quotient; unchanged if that is not worth its time.
 
-    `representatives` says of every variable who stands for each state.
+    `representatives` gives, per variable, the representative of each state.
     """
     tuning = limits.tuning
     if sum(model.sizes) <= tuning.few_states:
@@ -46,7 +46,7 @@ def solve_over_groups(
 def solve_over_halved_groups(
     model: Model, search: SearchState, limits: Limits, representatives: Representatives
 ) -> SearchState:
-    """Return what the quotient says in which every group is divided in two: who stands for it, and the others left."""
+    """Return the search state after solving the quotient of split groups: each representative, and the rest."""
     open_states = search.open_states_by_colour(model)
     halves = [_groups_halved(states, of) for of, states in zip(representatives, open_states, strict=True)]
     whole = problem_with_small_terms_absorbed(model.exact_problem(open_states))
@@ -54,7 +54,7 @@ def solve_over_halved_groups(
 
 
 def _search_with_quotient(model: Model, search: SearchState, limits: Limits, quotient: Quotient) -> SearchState:
-    """Return what a quotient says."""
+    """Return the search state after solving a quotient."""
     tuning = limits.tuning
     limits = replace(limits, operations=min(limits.operations, tuning.operations_per_s * limits.seconds))
     order = _order_within_limits(quotient.least, limits)
@@ -83,9 +83,9 @@ def _order_within_limits(problem: Problem, limits: Limits) -> Order | None:
 
 
 def _groups_halved(states: Sequence[int], representatives: NDArray[np.intp]) -> NDArray[np.intp]:
-    """Return the groups of some states, by position: one that stands for itself alone, the others of a group together.
+    """Return the groups of some states, by position: a representative is alone, the others of its group are together.
 
-    `representatives` says who stands for each of all states.
+    `representatives` gives the representative of every state.
     """
     first: dict[tuple[int, bool], int] = {}
     groups = []

@@ -1,7 +1,7 @@
-"""Exact min-sum by eliminating one variable after the other: dynamic programming over any graph of small width.
+"""Exact min-sum by variable elimination: dynamic programming over any graph of small width.
 
-On a chain this is the papers' dynamic programming. The order is found by a greedy dry run that knows all table sizes
-beforehand; equal surroundings are computed once.
+On a chain this is the dynamic programming of the papers. A greedy dry run, which knows all table sizes in advance,
+determines the order; variables with equal surroundings are computed once.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from planner.search.costs.tables import Scope, Table, Term
 from planner.search.solver.problem import Problem, neighbours_by_variable, surroundings_of_variable, terms_by_variable
 
 KEPT_BYTES = 4
-"""Bytes of an entry of a large table that elimination keeps, as far as its costs do not differ by more than 4 GB."""
+"""Bytes per entry of a large table that elimination keeps, if its costs differ by less than 2^32."""
 
 
 class Order(Struct, frozen=True):
-    """An elimination order and what following it takes.
+    """An elimination order and its cost.
 
-    It is `complete` if it names every variable: else the next would have taken more than was allowed.
-    `width` is the largest number of variables in one table made on the way, `largest_entries` the largest size,
-    `entries` that of all together and `operations` the additions; equal tables count once in a lockstep order only.
+    It is `complete` if it names every variable; otherwise the next one would have exceeded a limit. `width` is the
+    largest number of variables in an intermediate table, `largest_entries` the size of the largest table, `entries`
+    that of all tables, and `operations` the number of additions. Only a lockstep order counts equal tables once.
     """
 
     variables: tuple[int, ...]
@@ -38,11 +38,11 @@ class Order(Struct, frozen=True):
 
     @property
     def largest_bytes(self) -> int:
-        """Bytes of the largest table, as far as they can be told."""
+        """Bytes of the largest table, capped at 2^62."""
         return int(min(self.largest_entries, 2.0**60)) * KEPT_BYTES
 
     def fits_limits(self, memory_bytes: int, operations: float) -> bool:
-        """Whether the tables and the work stay within limits."""
+        """Return True if the tables and the work stay within the limits."""
         return self.complete and self.entries * KEPT_BYTES <= memory_bytes and self.operations <= operations
 
 
@@ -52,9 +52,9 @@ NOTHING_ELIMINATED = Order((), 0, 0.0, 0.0, 0.0, complete=True)
 def greedy_order(
     sizes: Sequence[int], scopes: Sequence[Scope], most_entries: float = inf, most_operations: float = inf
 ) -> Order:
-    """Return the order in which the variable that leaves the smallest table goes next.
+    """Return the order that always eliminates the variable that leaves the smallest table.
 
-    It ends before a table of more than `most_entries`, and once there are more than `most_operations`.
+    It ends before a table of more than `most_entries`, and after more than `most_operations`.
     """
     adjacent = neighbours_by_variable(len(sizes), scopes)
     size_of = [float(size) for size in sizes].__getitem__
@@ -89,7 +89,7 @@ def greedy_order(
 
 
 def greedy_order_of_problem(problem: Problem, most_operations: float = inf) -> Order:
-    """Return the greedy order of a problem, as far as that many operations go."""
+    """Return the greedy order of a problem; it ends after `most_operations`."""
     return greedy_order(problem.sizes, [scope for scope, _ in problem.terms], most_operations, most_operations)
 
 
@@ -107,7 +107,7 @@ class Elimination(Struct):
     trail: list[_Eliminated]
 
     def completed_choice(self, states: dict[int, int]) -> list[int]:
-        """Return the best state of every variable given those of the variables that were kept; ties: the first."""
+        """Return the best state of every variable given the states of the kept variables; of equals, the first."""
         tables, least = self.problem.tables, dict[object, int]()
         for step in reversed(self.trail):
             at = tuple([states[u] for u in step.neighbours])
@@ -119,11 +119,11 @@ class Elimination(Struct):
         return [states[v] for v in range(len(self.problem.sizes))]
 
     def min_marginals(self, least: int, below: int, most_choices: int) -> list[Table] | None:
-        """Return, per variable, [state]: the least cost with that state, `below` where it is no less.
+        """Return, per variable, the least cost with each state: [state]; `below` if that is no less than `below`.
 
-        `least` is the least cost of all. Only choices that cost less than `below` are gone through, from the last
-        variable to the first: those of a variable and its neighbours at a time, up to so many; None if there are more.
-        The elimination must have been whole.
+        `least` is the overall minimum. Only choices that cost less than `below` are enumerated, from the last variable
+        to the first, for one variable and its neighbours at a time. Return None if there are more than `most_choices`.
+        The elimination must have been `whole`.
         """
         place = {step.variable: i for i, step in enumerate(self.trail)}
         marginals: list[Table] = [np.empty(0, dtype=np.int64)] * len(self.trail)
@@ -153,7 +153,7 @@ class Elimination(Struct):
 
 
 def distinct_choices(choices: NDArray[np.intp], costs: Table, sizes: Sequence[int]) -> tuple[NDArray[np.intp], Table]:
-    """Return each row of choices once, with its least cost."""
+    """Return the distinct rows of choices, each with its least cost."""
     keys = np.ravel_multi_index(tuple(choices.T), sizes)
     order = np.lexsort((costs, keys))
     first = order[np.flatnonzero(np.diff(keys[order], prepend=-1))]
@@ -163,7 +163,7 @@ def distinct_choices(choices: NDArray[np.intp], costs: Table, sizes: Sequence[in
 def eliminate_variables(problem: Problem, order: Sequence[int], *, whole: bool = False) -> Elimination:
     """Eliminate the variables of `order`, in that order.
 
-    `whole`: what a variable leaves is one table of all its neighbours, though it may be a sum of smaller ones.
+    With `whole`, a variable leaves one table over all its neighbours, even if it is a sum of smaller tables.
     """
     tables = problem.tables
     terms: list[Term] = list(problem.terms)
@@ -196,7 +196,7 @@ def eliminate_variables(problem: Problem, order: Sequence[int], *, whole: bool =
 
 
 def states_of_least_cost(problem: Problem, order: Order | None = None) -> list[int]:
-    """Return one state per variable of least cost."""
+    """Return one state per variable with the least total cost."""
     if order is None:
         order = greedy_order_of_problem(problem)
     return eliminate_variables(problem, order.variables).completed_choice({})

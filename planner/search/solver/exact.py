@@ -1,4 +1,4 @@
-"""Solving a problem exactly: variables eliminated, isomorphic ones in lockstep."""
+"""Solve a problem exactly by variable elimination, isomorphic variables in lockstep."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from planner.search.solver.problem import Problem, problem_in_own_store
 
 
 def optimal_choice(problem: Problem, limits: Limits, operations: float) -> tuple[list[int], Order] | None:
-    """Return a state per variable of least cost, and the elimination order that proved it.
+    """Return a state per variable of least cost, and the elimination order that proves it.
 
-    None where that takes more additions than given or the limits allow.
+    Return None if that takes more additions than `operations` or than the limits allow.
     """
     tuning, most = limits.tuning, min(operations, limits.operations)
     order = greedy_order_of_problem(problem, tuning.quick_operations)

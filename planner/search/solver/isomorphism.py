@@ -1,8 +1,8 @@
-"""Isomorphic parts of a problem are worked out once: colours, elimination in lockstep.
+"""Isomorphic parts of a problem: colours, and elimination in lockstep, so that each part is computed once.
 
-In a deep network the same layer occurs many times. Variables that look alike keep the same states; and an elimination
-takes all variables with equal surroundings one after the other, each by the table that was made for the first of them,
-where a greedy order would follow single variables, whose surroundings soon differ from layer to layer.
+A deep network repeats the same layer many times. Variables of one colour keep the same states. The elimination takes
+all variables with equal surroundings one after the other and reuses the first one's table. A greedy order would follow
+single variables, whose surroundings soon differ from layer to layer.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from planner.search.solver.limits import Tuning
 from planner.search.solver.problem import surroundings_of_variable, terms_by_variable
 
 SPREADS = (0.25, 0.5, 0.75, 1.0)
-"""Orders but the first are looked for with scores off by chance: standard deviations of their logarithms, in turn."""
+"""Standard deviations of the logarithm of the random factor on scores, in turn, for every order but the first."""
 
 Kind = tuple[Shape, tuple[int, ...]]
 """A variable's surroundings: terms as positions among it and its neighbours, and the sizes of all of these."""
 
 
 def colours_of_variables(kinds: Sequence[Hashable], terms: Sequence[Term], rounds: int) -> list[int]:
-    """Return a colour per variable: equal for equal kinds with equal terms around, as far as `rounds` terms away.
+    """Return a colour per variable: equal for equal kinds with equal terms within `rounds` terms.
 
-    Colour refinement (Weisfeiler and Leman 1968), stopped early: the layers in the middle of a deep network look alike
-    though each is at another distance from its ends.
+    This is colour refinement (Weisfeiler and Leman 1968), stopped early: layers in the middle of a deep network then
+    get the same colours, although each has a different distance from its ends.
     """
     terms_of = terms_by_variable(terms, len(kinds))
     colours = _numbers_of_equal_values(kinds)
@@ -50,10 +50,11 @@ def _numbers_of_equal_values(values: Sequence[Hashable]) -> list[int]:
 def lockstep_order(
     sizes: Sequence[int], terms: Sequence[Term], most_operations: float, tuning: Tuning, orders: int | None = None
 ) -> Order:
-    """Return the order of least work of a few greedy ones, whose sizes and work count equal tables once.
+    """Return the cheapest of a few greedy orders; their sizes and work count equal tables once.
 
-    Next go the variables of the kind that leaves the smallest table, divided by how many variables are of that kind.
-    Others are not looked for if the first takes far more than `most_operations`, nor longer than is worthwhile.
+    The next variables are those of the kind that leaves the smallest table, divided by the number of variables of that
+    kind. No other order is tried if the first takes far more than `most_operations`, or if trying would take longer
+    than it can save.
     """
     chance, tries = random.Random(0), tuning.orders if orders is None else orders
     best = _Lockstep(sizes, terms, 0.0, chance).elimination_order(
@@ -70,7 +71,7 @@ def lockstep_order(
 
 
 class _Lockstep:
-    """A dry run of an elimination: which variables there are of which kind."""
+    """A dry run of an elimination, which tracks the variables of each kind."""
 
     def __init__(self, sizes: Sequence[int], terms: Sequence[Term], spread: float, chance: random.Random) -> None:
         self._sizes = sizes
@@ -86,7 +87,7 @@ class _Lockstep:
             self._push_kind_on_heap(kind)
 
     def elimination_order(self, most_operations: float) -> Order:
-        """Return the order, as far as that many operations go."""
+        """Return the order; it ends after `most_operations`."""
         order: list[int] = []
         width, largest, entries, operations = 0, 1.0, 0.0, 0.0
         while self._heap and operations <= most_operations:
@@ -109,7 +110,7 @@ class _Lockstep:
         return Order(tuple(order), width, largest, entries, operations, len(order) == len(self._sizes))
 
     def _eliminate_variable(self, v: int) -> set[Kind]:
-        """Take a variable out; return the kinds that its neighbours were and are."""
+        """Remove a variable; return the kinds that its neighbours had and have."""
         kind, neighbours = self._leave_variable(v)
         for position in list(self._live[v]):
             for u in self._terms[position][0]:

@@ -1,8 +1,8 @@
 """Lower bounds by sequential tree-reweighted message passing (Kolmogorov 2006), on terms of two variables.
 
-A message moves cost from a term to one of its variables, so that the sum stays the same; the sum of all minima is
-then a lower bound on the cost of every choice. Messages are found in floating point, which is fast, and rounded to
-integers before a bound is read off, so that the bound holds exactly.
+A message moves cost from a term to one of its variables and leaves the sum unchanged. The sum of all minima is then a
+lower bound on the cost of every choice. Messages are computed in floating point, which is fast, and rounded to integers
+before the bound is taken, so the bound is exact.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from planner.search.solver.problem import Problem, neighbours_by_variable, terms
 Floats = NDArray[np.floating[Any]]
 
 SCALE_BITS = 6
-"""Costs are multiplied by 2**SCALE_BITS, so that rounding messages loses little: by less where they are huge."""
+"""Costs are multiplied by 2**SCALE_BITS, or less for huge costs, so that rounding messages loses little."""
 
 MOST_BITS = 61
-"""What the sizes of all scaled costs together stay below, so that messages, sums of some of them, stay within 64."""
+"""Bits of the sum of all scaled costs' magnitudes, so that messages, which are partial sums of them, fit in 64 bits."""
 
 SINGLE_ENTRIES = 1 << 21
-"""Entries of all terms' tables from which messages are found in single precision."""
+"""Number of entries of all terms' tables from which messages are computed in single precision."""
 
 
 class Messages:
-    """A reparametrisation of a problem whose terms are of at most two variables: a message from every term to each."""
+    """A reparametrization of a problem with terms of at most two variables: one message per term and variable."""
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
@@ -60,7 +60,10 @@ class Messages:
         self._scratch = np.empty(largest, dtype=self._dtype)
 
     def _schedule_of_sweep(self) -> list[tuple[int, list[tuple[int, int, bool, bool]], int]]:
-        """Return, per variable in order: its terms with its axis in each, if they go on and if they began before."""
+        """Return, per variable in order: the variable, its terms and the divisor of its messages.
+
+        A term is (number, axis of the variable, True if it also has later variables, True if it also has earlier ones).
+        """
         place = {v: i for i, v in enumerate(self._order)}
         first = [min(place[v] for v in scope) for scope, _ in self._terms]
         last = [max(place[v] for v in scope) for scope, _ in self._terms]
@@ -86,14 +89,14 @@ class Messages:
                     self._messages[f][axis] = marginal - part if (onward if forwards else before) else marginal
 
     def _minima_of_term_less_messages(self, f: int, axis: int) -> Floats:
-        """Return the term's minimum per state of one of its variables, less what it has sent to the other."""
+        """Return the term's minimum per state of one of its variables, minus its message to the other."""
         table, messages = self._floats[f], self._messages[f]
         scratch = self._scratch[: table.size].reshape(table.shape)
         np.subtract(table, messages[1] if axis == 0 else messages[0][:, None], out=scratch)
         return np.asarray(np.minimum.reduce(scratch, axis=1 - axis))
 
     def lower_bound(self) -> int:
-        """Return the lower bound on every choice."""
+        """Return the lower bound on the cost of every choice."""
         unary, left = self.terms_after_messages()
         return int(
             self._unscaled_costs_rounded_up(sum(int(table.min()) for table in (*unary, *(table for _, table in left))))
@@ -110,11 +113,11 @@ class Messages:
         return [self._unscaled_costs_rounded_up(costs + total) for costs in bounds]
 
     def _unscaled_costs_rounded_up(self, costs: Any) -> Any:
-        """Return costs, with the constant, in units of the problem: a bound stays one."""
+        """Return costs plus the constant in the problem's units, rounded up: a lower bound remains one."""
         return self.problem.constant - (-costs >> self._scale_bits)
 
     def choice_suggested_by_messages(self) -> list[int]:
-        """Return a choice: variables in order, each the best given those before it."""
+        """Return a choice: each variable takes its best state given the variables before it."""
         chosen: dict[int, int] = {}
         for v in self._order:
             costs = self._unary[v].astype(self._dtype)
@@ -124,7 +127,7 @@ class Messages:
         return [chosen[v] for v in range(len(self.problem.sizes))]
 
     def _minima_of_term_given_choice(self, f: int, v: int, chosen: dict[int, int]) -> Floats:
-        """Return the term's minimum per state of v, the other variable as chosen or paying its message."""
+        """Return the term's minimum per state of v; the other variable is as chosen, or pays its message."""
         scope, _ = self._terms[f]
         axis = scope.index(v)
         other = chosen.get(scope[1 - axis])
@@ -133,9 +136,9 @@ class Messages:
         return np.asarray(self._floats[f].take(other, axis=1 - axis))
 
     def terms_after_messages(self) -> tuple[list[Table], list[tuple[Scope, Table]]]:
-        """Return what is left of variables and terms once rounded messages are sent, times 2**_scale_bits.
+        """Return the costs of variables and of terms after rounded messages are sent, times 2**_scale_bits.
 
-        Together they cost what the problem does, at any choice.
+        Their sum equals the problem's cost for every choice.
         """
         unary, left = [costs.copy() for costs in self._unary], []
         for (scope, number), messages in zip(self._terms, self._messages, strict=True):
@@ -149,15 +152,15 @@ class Messages:
 
 
 def _sum_of_largest_costs(problem: Problem) -> int:
-    """Return what no choice costs more than, whatever the signs of costs, without a limit to its digits."""
+    """Return an upper bound on the absolute cost of any choice, as an unbounded Python integer."""
     tables = (problem.tables[number] for _, number in problem.terms)
     return abs(problem.constant) + sum(max(abs(int(table.min())), abs(int(table.max()))) for table in tables)
 
 
 def breadth_first_order(count: int, scopes: Iterable[Scope]) -> list[int]:
-    """Return the variables so that neighbours are close: breadth-first from an end (Cuthill and McKee 1969).
+    """Return the variables breadth-first from an end, so that neighbours are close (Cuthill and McKee 1969).
 
-    What is known at one end of a chain then reaches the other in one sweep.
+    Information at one end of a chain then reaches the other end in one sweep.
     """
     adjacent = neighbours_by_variable(count, scopes)
     ordered = [sorted(around, key=lambda u: (len(adjacent[u]), u)) for v, around in enumerate(adjacent)]

@@ -1,7 +1,6 @@
-"""The front door of the solver: the stages of a search, each of which knows more than the one before.
+"""Entry point of the solver: the stages of a search, each of which adds to the search state.
 
-A stage takes what is known and returns it with more. Whatever the stages, what is known is true: the bound holds, and
-no better choice has a state that is not open.
+After every stage the search state is valid: its bound holds, and no better choice has a state that is not open.
 """
 
 from __future__ import annotations
@@ -25,9 +24,9 @@ CHECKED_SWEEPS = 5
 
 
 class Solution(Struct, frozen=True):
-    """A state per variable, its cost, and a lower bound on every cost; equal where the solution is exact.
+    """A state per variable, its cost, and a lower bound on every cost; value and bound are equal if it is exact.
 
-    `order` is the elimination that proved it, if one did.
+    `order` is the elimination that proved it, if any.
     """
 
     states: tuple[int, ...]
@@ -37,9 +36,9 @@ class Solution(Struct, frozen=True):
 
 
 class Task(Struct, frozen=True):
-    """What is to be minimised, within what, and until when (in the process's CPU seconds).
+    """The problem, its limits, and the deadline in the process's CPU seconds.
 
-    `representatives` says of every variable which states may stand for which.
+    `representatives` gives, per variable, which states represent which.
     """
 
     model: Model
@@ -49,11 +48,11 @@ class Task(Struct, frozen=True):
 
     @property
     def seconds_left(self) -> float:
-        """CPU seconds until time is out."""
+        """CPU seconds until the deadline."""
         return max(0.0, self.deadline - time.process_time())
 
     def outline_of_open_states(self, search: SearchState) -> Outline:
-        """Return what the problem over the open states would be."""
+        """Return the outline of the problem over the open states."""
         return self.model.outline_of_problem(search.open_states_by_colour(self.model))
 
 
@@ -63,7 +62,7 @@ def minimise(
     start: Sequence[int] | None = None,
     representatives: Callable[[], Representatives] | None = None,
 ) -> Solution:
-    """Return the best choice found; exact (bound = value) where tables and work stay within the limits.
+    """Return the best choice found; it is exact (bound = value) if tables and work stay within the limits.
 
     It is no worse than `start`, a choice known beforehand.
     """
@@ -77,14 +76,14 @@ def minimise(
 
 
 def solve_groups(task: Task, search: SearchState) -> SearchState:
-    """Solve over groups of states, and drop those that only worse choices have."""
+    """Solve over groups of states, and drop groups that only worse choices have."""
     if task.representatives is None:
         return search
     return solve_over_groups(task.model, search, task.limits, task.representatives())
 
 
 def solve_halved_groups(task: Task, search: SearchState) -> SearchState:
-    """Solve over what is left of the groups, divided in two, where they left anything out."""
+    """Solve over the remaining groups, each split in two, if the first stage dropped any."""
     if task.representatives is None or search.lower == NO_BOUND:
         return search
     if task.outline_of_open_states(search).entries > task.limits.tuning.table_entries:
@@ -93,7 +92,7 @@ def solve_halved_groups(task: Task, search: SearchState) -> SearchState:
 
 
 def solve_whole(task: Task, search: SearchState) -> SearchState:
-    """Solve over the open states where tables, work and time stay within limits."""
+    """Solve over the open states if tables, work and time stay within limits."""
     model, limits = task.model, task.limits
     operations = min(limits.operations, limits.tuning.operations_per_s * task.seconds_left)
     outline = task.outline_of_open_states(search)
@@ -108,7 +107,7 @@ def solve_whole(task: Task, search: SearchState) -> SearchState:
 
 
 def bound_by_messages(task: Task, search: SearchState) -> SearchState:
-    """Pass messages on the pairwise relaxation; take the bounds and the choice that they suggest."""
+    """Pass messages on the pairwise relaxation; take their bounds and the choice they suggest."""
     model, open_states = task.model, search.open_states_by_colour(task.model)
     part = model.restricted_model(open_states)
     messages = Messages(part.relaxed_problem)
@@ -126,11 +125,11 @@ STAGES: dict[str, Callable[[Task, SearchState], SearchState]] = {
     "whole": solve_whole,
     "messages": bound_by_messages,
 }
-"""The stages, in turn."""
+"""The stages, in order."""
 
 
 def _outline_may_fit_limits(outline: Outline, operations: float, tuning: Tuning) -> bool:
-    """Whether a problem may take no more additions, or making its tables takes less time than telling."""
+    """Return True if a problem may need at most `operations` additions, or if its tables cost less than this check."""
     if outline.entries <= tuning.few_entries:
         return True
     return lockstep_order(outline.sizes, outline.terms, tuning.hoped_gain * operations, tuning, orders=1).complete
@@ -141,7 +140,7 @@ def _states_at_open_positions(open_states: OpenStates, states: Sequence[int]) ->
 
 
 def _sweep_until_converged(task: Task, messages: Messages) -> None:
-    """Pass messages until the bound hardly rises, or time is out."""
+    """Pass messages until the bound hardly rises or time runs out."""
     before = None
     for sweep in range(1, task.limits.tuning.sweeps + 1):
         messages.sweep_variables()

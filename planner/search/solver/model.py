@@ -1,7 +1,7 @@
-"""What the solver works on: an exact view of a problem over few states, and a pairwise one never above it over all.
+"""The solver's model: an exact view of a problem over few states, and a pairwise lower bound over all states.
 
-Tables of three and more variables are large, and most of their states are never needed. So the pairwise view bounds
-and prunes, and the exact one is restricted to the states that are left.
+Tables of three and more variables are large, and most of their states are never needed. The pairwise view bounds and
+prunes; the exact view is restricted to the states that are left.
 """
 
 from __future__ import annotations
@@ -23,14 +23,17 @@ from planner.search.solver.problem import (
 from planner.search.solver.relaxation import pairwise_relaxation
 
 ALIKE_ROUNDS = 2
-"""How far around two variables must look alike to be of one colour."""
+"""Two variables have one colour if they are indistinguishable within this many terms."""
 
 OpenStates = Sequence[tuple[int, ...]]
-"""The open states of every variable: those that are still to be chosen from."""
+"""The open states of every variable: those still to choose from."""
 
 
 class Outline(Struct, frozen=True):
-    """What a problem would be, no table made: equal numbers stand for equal tables, of so many `entries` together."""
+    """Shape of a problem whose tables are not computed: equal numbers stand for equal tables.
+
+    `entries` is the number of entries of all distinct tables.
+    """
 
     sizes: tuple[int, ...]
     terms: tuple[Term, ...]
@@ -38,7 +41,7 @@ class Outline(Struct, frozen=True):
 
     @classmethod
     def of_keyed_terms(cls, sizes: Sequence[int], keyed: Iterable[tuple[Scope, Hashable]]) -> Outline:
-        """Return the outline of terms of given scopes and keys, which are equal for equal tables."""
+        """Return the outline of terms with given scopes and keys; equal keys mean equal tables."""
         numbers: dict[Hashable, int] = {}
         scopes: dict[int, Scope] = {}
         terms = []
@@ -58,7 +61,7 @@ class Model:
 
     @cached_property
     def colours_of_variables(self) -> list[int]:
-        """A colour per variable: those of one colour look alike."""
+        """A colour per variable; variables of one colour are indistinguishable."""
         return colours_of_variables(self.sizes, self.problem.terms, ALIKE_ROUNDS)
 
     @cached_property
@@ -68,7 +71,7 @@ class Model:
         return self.problem if pairwise else problem_in_own_store(pairwise_relaxation(self.problem))
 
     def outline_of_problem(self, open_states: OpenStates) -> Outline:
-        """Return what the problem over some states would be."""
+        """Return the outline of the problem over some states."""
         if not restricted_states(open_states, self.sizes):
             tables, terms = self.problem.tables, self.problem.terms
             return Outline(self.sizes, terms, sum(tables[number].size for number in {number for _, number in terms}))
@@ -94,5 +97,5 @@ class Model:
 
 
 def restricted_states(open_states: OpenStates, sizes: Sequence[int]) -> dict[int, tuple[int, ...]]:
-    """Return the variables that keep only some of their states, with these."""
+    """Return the variables that keep only some of their states, with these states."""
     return {v: states for v, (states, size) in enumerate(zip(open_states, sizes, strict=True)) if len(states) < size}

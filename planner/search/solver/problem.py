@@ -15,7 +15,7 @@ from planner.search.objectives.objective import BYTES, Objective
 
 
 class Problem(Struct, frozen=True, eq=False):
-    """Minimise `constant` + the sum of the terms over states of variables 0..n-1, `sizes[v]` states each."""
+    """Minimize `constant` + the sum of the terms over states of variables 0..n-1, `sizes[v]` states each."""
 
     tables: Tables
     sizes: tuple[int, ...]
@@ -45,7 +45,7 @@ def simplified_problem(problem: Problem) -> Problem:
 
 
 def _weighted_sum(tables: Tables, weights: Mapping[int, int]) -> int:
-    """Return the number of the sum of tables, each times its weight."""
+    """Return the number of the weighted sum of tables."""
     terms = tuple(weights.items()) if len(weights) == 1 else tuple(sorted(weights.items()))
     return terms[0][0] if len(terms) == 1 and terms[0][1] == 1 else tables.weighted_sum(terms)
 
@@ -53,7 +53,7 @@ def _weighted_sum(tables: Tables, weights: Mapping[int, int]) -> int:
 def problem_of_graph(
     coarse: CoarseGraph, domains: Sequence[Domain], tables: Tables, objective: Objective = BYTES
 ) -> Problem:
-    """Return the problem of choosing one state of each variable's domain so that the objective is least."""
+    """Return the problem of choosing a state of each variable's domain that minimizes the objective."""
     merged: dict[Scope, dict[int, int]] = {}
     for priced in objective.priced_tables(coarse, domains, tables):
         scope, positions = _ascending_scope(priced.scope)
@@ -66,7 +66,7 @@ def problem_of_graph(
 
 @lru_cache(maxsize=REMEMBERED)
 def _ascending_scope(scope: Scope) -> tuple[Scope, Scope | None]:
-    """Return the distinct variables of a scope, ascending, and the position of each axis; None where it is its own."""
+    """Return the distinct variables of a scope, ascending, and each axis's position among them; None if unchanged."""
     ascending = tuple(sorted(set(scope)))
     return ascending, None if ascending == scope else tuple(map(ascending.index, scope))
 
@@ -82,7 +82,7 @@ def restricted_problem(problem: Problem, kept: Mapping[int, tuple[int, ...]]) ->
 
 
 def problem_in_own_store(problem: Problem) -> Problem:
-    """Return the same problem over a store of its own, so that the memory of what led to it can be freed."""
+    """Return the same problem over its own tables, so that the memory of intermediate tables can be freed."""
     tables = Tables()
     terms = tuple((scope, tables.intern(problem.tables[number])) for scope, number in problem.terms)
     return Problem(tables, problem.sizes, terms, problem.constant)
@@ -98,7 +98,7 @@ def terms_by_variable(terms: Iterable[Term], variables: int) -> list[list[int]]:
 
 
 def neighbours_by_variable(count: int, scopes: Iterable[Scope]) -> list[set[int]]:
-    """Return, per variable, the others that it shares a term with."""
+    """Return, per variable, the others that share a term with it."""
     adjacent: list[set[int]] = [set() for _ in range(count)]
     for scope in scopes:
         for v in scope:
@@ -111,7 +111,7 @@ def neighbours_by_variable(count: int, scopes: Iterable[Scope]) -> list[set[int]
 def surroundings_of_variable(v: int, terms: Sequence[Term]) -> tuple[Scope, tuple[tuple[int, Scope], ...]]:
     """Return a variable's neighbours in the terms, and the terms as positions: 0 the variable, i the i-th neighbour.
 
-    Neighbours and terms are in a canonical order, so that alike surroundings are equal.
+    Neighbours and terms are in a canonical order, so that equivalent surroundings are equal.
     """
     neighbours = tuple(sorted({u for scope, _ in terms for u in scope if u != v}))
     position = {v: 0, **{u: i + 1 for i, u in enumerate(neighbours)}}

@@ -1,4 +1,4 @@
-"""The quotient of a problem by groups of states: a term costs the least of what it costs over the groups' members."""
+"""The quotient of a problem by groups of states: a term costs the minimum over the groups' members."""
 
 from __future__ import annotations
 
@@ -12,18 +12,17 @@ from planner.search.costs.tables import Scope, Table, Tables
 from planner.search.solver.problem import Problem, simplified_problem
 
 LARGE_ENTRIES = 1 << 18
-"""Larger tables are not copied to be brought in order."""
+"""Larger tables are not copied to reorder them."""
 
 Representatives = Sequence[NDArray[np.intp]]
-"""Per variable, [state]: the state that stands for it, by number; states with one such are a group."""
+"""Per variable, the representative of every state, by number: [state]. States with one representative are a group."""
 
 
 class Quotient:
-    """A problem over groups of states, in order of who stands for them.
+    """A problem over groups of states, in the order of their representatives.
 
-    In `least` every term costs the least that it costs over members, in `standing` what it does for those that stand
-    for their groups; both are of one store of `tables`. `open_states` are the states of variables that are grouped, by
-    their numbers in the model.
+    In `least` a term costs the minimum over the members, in `standing` its cost for the representatives; both use
+    `tables`. `open_states` are the grouped states of the variables, by their numbers in the model.
     """
 
     def __init__(
@@ -46,26 +45,26 @@ class Quotient:
         self.standing = simplified_problem(Problem(self.tables, sizes, standing, problem.constant))
 
     def _numbers_over_groups(self, table: Table, of: Sequence[_Groups]) -> tuple[int, int]:
-        """Return the tables of the least over groups, and of those who stand for them, along every axis."""
+        """Return the numbers of two tables over groups: the members' minimum, and the representatives' entries."""
         standing, least = table[np.ix_(*(groups.standing for groups in of))], table
         for axis, groups in enumerate(of):
             least = groups.least_over_groups(least, axis)
         return self.tables.intern(least), self.tables.intern(standing)
 
     def states_standing_for(self, chosen: Sequence[int]) -> list[int]:
-        """Return the states, by their numbers in the model, that stand for the groups chosen."""
+        """Return the representatives of the chosen groups, by their numbers in the model."""
         return [
             of[int(groups.standing[group])]
             for of, groups, group in zip(self.open_states, self._groups, chosen, strict=True)
         ]
 
     def groups_of_states(self, v: int) -> NDArray[np.intp]:
-        """Return the group of every state of a variable."""
+        """Return the group of every state of a variable: [state]."""
         return self._groups[v].of_state
 
 
 class _Groups(Struct, frozen=True):
-    """The groups of a variable's states: who stands for each, and all states by group, where each group begins."""
+    """The groups of a variable's states: representatives, all states ordered by group, and the start of each group."""
 
     key: bytes
     of_state: NDArray[np.intp]
@@ -80,7 +79,7 @@ class _Groups(Struct, frozen=True):
         return cls(representatives.tobytes(), group, standing, order, first)
 
     def least_over_groups(self, table: Table, axis: int) -> Table:
-        """Return the table with the least over each group along an axis."""
+        """Return the table with the minimum over each group along an axis."""
         if len(self.first) == len(self.order):
             return table
         if axis == 0 and table.ndim > 1 and table.size > LARGE_ENTRIES:
@@ -88,7 +87,7 @@ class _Groups(Struct, frozen=True):
         return np.asarray(np.minimum.reduceat(table.take(self.order, axis=axis), self.first, axis=axis))
 
     def _least_over_groups_by_row(self, table: Table) -> Table:
-        """Return the least over each group along axis 0 without a copy of the table."""
+        """Return the minimum over each group along axis 0 without a copy of the table."""
         least = table[self.order[self.first]]
         for row, start, end in zip(least, self.first, [*self.first[1:], len(self.order)], strict=True):
             for member in self.order[start + 1 : end]:

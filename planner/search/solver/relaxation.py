@@ -1,4 +1,4 @@
-"""Pairwise relaxations: what a term of three and more variables costs at least, as terms of two."""
+"""Pairwise relaxations: lower bounds on terms of three and more variables, as terms of two."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from planner.search.solver.problem import Problem, simplified_problem
 def pairwise_relaxation(problem: Problem) -> Problem:
     """Return a problem with terms of at most two variables in which no choice costs more.
 
-    A large term first takes in the terms within its scope. It is then charged to the pairs that one of its variables
-    makes with the others, in equal parts; that variable is the one for which this loses least.
+    A large term first absorbs the terms within its scope. Its cost is then divided equally among the pairs of one of
+    its variables with the others; the variable is the one for which this loses least.
     """
     whole = problem_with_small_terms_absorbed(problem)
     terms: list[Term] = []

@@ -1,4 +1,4 @@
-"""The state of a search: a value that every stage takes, and returns with a better incumbent or bound."""
+"""The state of a search, which every stage takes and returns with a better incumbent or bound."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from planner.search.solver.model import Model, OpenStates
 
 
 class SearchState(Struct, frozen=True, eq=False):
-    """The incumbent, which is the best choice so far, its cost, a lower bound, and what a better choice may still have.
+    """The incumbent (the best choice so far), its cost, a lower bound, and the states of better choices.
 
-    `open_states` are the states of every variable that a better choice may have, `bounds` a lower bound on the cost of
-    every choice with each of them: where nothing is known, NO_BOUND. `order` is the elimination that proved the
-    incumbent, if one did.
+    `open_states` are the states of every variable that a better choice may have. `bounds` are lower bounds on the cost
+    of every choice with each of them; NO_BOUND if nothing is known. `order` is the elimination that proved the
+    incumbent, if any.
     """
 
     incumbent: tuple[int, ...]
@@ -32,23 +32,23 @@ class SearchState(Struct, frozen=True, eq=False):
 
     @classmethod
     def of_choice(cls, model: Model, choice: Sequence[int]) -> SearchState:
-        """Return the state in which one choice is all that is known."""
+        """Return the state in which only one choice is known."""
         open_states = tuple(tuple(range(size)) for size in model.sizes)
         bounds = tuple(np.full(size, NO_BOUND) for size in model.sizes)
         return cls(tuple(choice), model.value(choice), NO_BOUND, open_states, bounds)
 
     @property
     def is_proved(self) -> bool:
-        """Whether no choice costs less than the best known."""
+        """True if no choice costs less than the incumbent."""
         return self.lower >= self.cost
 
     @property
     def gap(self) -> float:
-        """The optimality gap: the part of its cost by which the best choice may be too dear."""
+        """Optimality gap: the largest fraction of the incumbent's cost by which it may exceed the optimum."""
         return (self.cost - self.lower) / max(1, abs(self.cost))
 
     def with_choice_offered(self, model: Model, choice: Sequence[int]) -> SearchState:
-        """Return this with a choice taken if it is better; states that it rules out go."""
+        """Return this state with a choice taken if it is better, and without the states that it rules out."""
         cost = model.value(choice)
         return (
             replace(self, incumbent=tuple(choice), cost=cost)._without_ruled_out_states() if cost < self.cost else self
@@ -56,17 +56,18 @@ class SearchState(Struct, frozen=True, eq=False):
 
     @property
     def open_state_count(self) -> int:
-        """How many states are open, of all variables together."""
+        """Number of open states of all variables together."""
         return sum(map(len, self.open_states))
 
     def with_lower_bound(self, lower: int) -> SearchState:
-        """Return this with a lower bound on every cost."""
+        """Return this state with a lower bound on every cost."""
         return replace(self, lower=max(self.lower, lower))
 
     def with_open_states_solved(self, model: Model, choice: Sequence[int], order: Order) -> SearchState:
-        """Return this with the best of the open choices, which following an order found: no other is better.
+        """Return this state with the best of the open choices, found by an elimination in `order`.
 
-        Of equals it stands, the first in order of preference, so that a plan depends on no start.
+        No other choice is better. Of equal choices it is taken, as the first in order of preference, so that a plan
+        does not depend on the start.
         """
         cost = model.value(choice)
         incumbent = tuple(choice) if cost <= self.cost else self.incumbent
@@ -74,7 +75,10 @@ class SearchState(Struct, frozen=True, eq=False):
         return replace(self, incumbent=incumbent, cost=least, lower=max(self.lower, least), order=order)
 
     def with_state_bounds(self, open_states: Sequence[Sequence[int]], bounds: Sequence[Table]) -> SearchState:
-        """Return this with lower bounds of states, all open ones among them; states that these rule out go."""
+        """Return this state with bounds of states, and without the states that they rule out.
+
+        The bounds include those of all open states.
+        """
         merged = []
         for states, before, of, new in zip(self.open_states, self.bounds, open_states, bounds, strict=True):
             at = {state: i for i, state in enumerate(of)}
@@ -82,7 +86,7 @@ class SearchState(Struct, frozen=True, eq=False):
         return replace(self, bounds=tuple(merged))._without_ruled_out_states()
 
     def _without_ruled_out_states(self) -> SearchState:
-        """Return this without the states whose bounds say that no better choice has them."""
+        """Return this state without the states whose bounds exclude any better choice."""
         alive = [np.flatnonzero(bounds < self.cost) for bounds in self.bounds]
         if not all(map(len, alive)):
             return self.with_lower_bound(self.cost)
@@ -92,7 +96,7 @@ class SearchState(Struct, frozen=True, eq=False):
         )
 
     def open_states_by_colour(self, model: Model) -> OpenStates:
-        """Return what is open of every variable or of any other of its colour."""
+        """Return, per variable, the states that are open for it or for another variable of its colour."""
         if self.open_state_count == sum(model.sizes):
             return self.open_states
         together: dict[int, set[int]] = defaultdict(set)

@@ -1,4 +1,4 @@
-"""Stages: which group of workers computes what, a cut of the forward pass after the search of what is inside."""
+"""Pipeline stages: cut the forward pass into stages after the search within a stage."""
 
 from planner.search.stages.staged import with_stages
 

@@ -1,11 +1,11 @@
-"""Who has what, once every link has a stage: the groups that compute each node, and where each tensor is stored.
+"""Place nodes and tensors on stages: which groups compute each node, and where each tensor is stored.
 
-Backward nodes are where their forward nodes are, weights where they are used: one that all stages use is everywhere,
-one that some use is at the first of these. A result is stored where that makes it cross least.
+A backward node is on the stage of its forward node, a weight where it is used: on all stages if all use it, otherwise
+on the first stage that does. A result is stored where the fewest bytes cross.
 
-Of several micro-batches one stage works on one while another does on the next. So what is made for each of them goes to
-later stages alone on the forward pass, and to earlier ones on the backward pass. A weight that several stages use is
-everywhere then.
+With several micro-batches, one stage works on one while another works on the next. Results computed for each
+micro-batch therefore go only to later stages in the forward pass, and only to earlier stages in the backward pass. A
+weight that several stages use is then on all stages.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ Groups = frozenset[int]
 
 
 class Placing:
-    """The choices at a step of stages, given the run of links of the nodes that have one: forward and backward.
+    """The choices at the step of stages, given the runs of links of the nodes that have one.
 
-    Stages have the runs in turn.
+    `run_of` covers forward and backward nodes; stages take the runs in turn.
     """
 
     def __init__(self, graph: Graph, stages: int, run_of: Mapping[str, int]) -> None:
@@ -40,7 +40,7 @@ class Placing:
         for node in graph.nodes:
             if weights := self._weights_replaced(node):
                 self._groups[node.name] = _union(self._held.get(weight, self._all) for weight in weights)
-        self._hold_what_is_read()  # states, by updates
+        self._hold_what_is_read()  # optimizer states, placed by their updates
         for node in graph.nodes:
             self._groups.setdefault(node.name, self._groups_of_other(node))
             self._run_of.setdefault(node.name, self._run_of_other(node))
@@ -51,7 +51,7 @@ class Placing:
         return {name: self._choice(groups) for name, groups in self._groups.items()}
 
     def placements(self) -> dict[str, Placement]:
-        """Return every tensor's placement at the step; what replaces a tensor lies as that."""
+        """Return every tensor's placement at the step; an updated tensor has the placement of the one it replaces."""
         given = (name for name, tensor in self._graph.tensors.items() if tensor.init is not None)
         placements = {name: self._placement(self._held.get(name, self._all)) for name in given}
         placements |= {name: self._stored(node, name) for name, node in self._makers.items()}
@@ -64,7 +64,7 @@ class Placing:
         return REPLICATE if len(groups) > 1 else At(min(groups))
 
     def _place_what_leads_to_stages(self) -> None:
-        """Place nodes that depend on no samples, such as casts of weights, where they are read."""
+        """Place nodes that do not depend on samples, such as casts of weights, where their results are read."""
         samples = of_samples(self._graph)
         for node in reversed(self._graph.nodes):
             if node.name not in self._groups and samples.isdisjoint(node.outputs):
@@ -73,13 +73,17 @@ class Placing:
                     self._groups[node.name] = self._fewest(groups)
 
     def _fewest(self, groups: Groups) -> Groups:
-        """Return all groups, or the first of them: alone where there is one micro-batch, else if it is the only one."""
+        """Return all groups or the first one.
+
+        With one micro-batch that is the first group, unless all groups are given. With several it is all groups, if
+        more than one is given.
+        """
         if len(groups) > 1 and self._graph.micro_batches > 1:
             return self._all
         return groups if groups == self._all else frozenset({min(groups)})
 
     def _hold_what_is_read(self) -> None:
-        """Say who holds what is there before the iteration, of what is read by nodes that have their place."""
+        """Set the holders of tensors that exist before the iteration and are read by placed nodes."""
         for name, tensor in self._graph.tensors.items():
             if tensor.init is not None and name not in self._held:
                 readers = (node.name for node in self._readers.get(name, ()))
@@ -89,20 +93,20 @@ class Placing:
                     self._held[name] = self._all if everywhere else self._fewest(groups)
 
     def _weights_replaced(self, node: Node) -> list[str]:
-        """Return the weights of which a node makes the next values."""
+        """Return the weights whose next values a node computes."""
         replaced = (self._replaced[name] for name in node.outputs if name in self._replaced)
         return [name for name in replaced if self._graph.tensors[name].role == "weight"]
 
     def _is_free(self, name: str) -> bool:
-        """Whether a tensor is never changed, or by what anybody can compute."""
+        """Return True if a tensor never changes, or changes by what every group can compute."""
         new = self._graph.updates.get(name)
         return new is None or all(self._graph.tensors[read].init is not None for read in self._makers[new].inputs)
 
     def _groups_of_other(self, node: Node) -> Groups:
-        """Return who computes a sum of gradients or the like.
+        """Return the groups that compute a node such as a sum of gradients.
 
-        It is the one group that has what is read, or the one that wants the result. A sum that several want of what
-        several have is made by the first that has any: sent on once reduced, it moves what one all-reduce would.
+        It is the only group that has the operands, or the only one that needs the result. If several need it and
+        several have operands, it is the first that has any: sending the reduced sum on moves as much as one all-reduce.
         """
         read = {self._having(name) for name in node.inputs} - {self._all}
         if len(read) == 1:
@@ -120,14 +124,14 @@ class Placing:
         return self._groups[maker.name] if maker is not None else self._held.get(name, self._all)
 
     def _wanted(self, node: Node) -> Groups:
-        """Return who reads what a node makes, and who holds what it replaces."""
+        """Return the groups that read a node's results or hold what they replace."""
         readers = [reader for name in node.outputs for reader in self._readers.get(name, ())]
         read = (self._groups.get(reader.name) or self._wanted(reader) for reader in readers)
         held = (self._held.get(self._replaced[name], self._all) for name in node.outputs if name in self._replaced)
         return _union((*read, *held))
 
     def _stored(self, node: Node, name: str) -> Placement:
-        """Return where a result crosses least: where it is made, where it is read, or everywhere."""
+        """Return the placement with the fewest crossings of stages: where a result is computed or read, or on all."""
         producers, reading = self._groups[node.name], self._readers.get(name, ())
         readers = [(group, _fetching(reader)) for reader in reading for group in self._groups[reader.name]]
         if len(producers) > 1:
@@ -139,13 +143,13 @@ class Placing:
         return REPLICATE if everywhere else At(best)
 
     def _crossing(self, group: int, producers: Groups, readers: Iterable[tuple[int, str]]) -> int:
-        """Return how often a result crosses from one stage to another where a group stores it."""
+        """Return how often a result crosses from one stage to another if `group` stores it."""
         return (group not in producers) + len({reading for reading in readers if reading[0] != group})
 
     def _is_possible(self, maker: Node, name: str, group: int) -> bool:
-        """Whether a result that is made for every micro-batch goes one way in its pass if a group stores it.
+        """Return True if a per-micro-batch result moves only in the direction of its pass when `group` stores it.
 
-        What is made once is stored where every micro-batch reads it.
+        A result computed once is stored where every micro-batch reads it.
         """
         if self._graph.micro_batches == 1:
             return True
@@ -163,24 +167,24 @@ class Placing:
         return all(there == group or _goes_on(phase, run, reader_run) for reader_run, there in same)
 
     def _may_be_everywhere(self, maker: Node) -> bool:
-        """Whether a result may be stored everywhere, though no earlier stage may have it of a later one."""
+        """Return True if a result may be stored everywhere: no earlier stage may need it from a later one."""
         if self._graph.micro_batches == 1 or self._phases[maker.name] not in EVERY:
             return True
         run = self._place(maker)[0]
         return all(run == other or _goes_on(self._phases[maker.name], run, other) for other in self._all)
 
     def _place(self, node: Node) -> tuple[int, int]:
-        """Return a node's run of links, and its group."""
+        """Return a node's run of links and its group."""
         return self._run_of[node.name], min(self._groups[node.name])
 
 
 def _goes_on(phase: str, sender: int, receiver: int) -> bool:
-    """Whether one run of links may send to another in a phase."""
+    """Return True if one run of links may send to another in a phase."""
     return sender < receiver if phase == FORWARD else sender > receiver
 
 
 def _fetching(node: Node) -> str:
-    """Return what nodes have in common that share what they fetch."""
+    """Return a key that nodes sharing a fetch have in common."""
     return f"backward {node.forward}" if node.forward is not None else node.name
 
 

@@ -1,4 +1,4 @@
-"""From a plan of the workers of one stage to one of all stages."""
+"""Extend a plan of one stage's workers to a plan of all stages."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from planner.search.stages.placing import Placing
 ArenasOf = Callable[[Plan], Sequence[int]]
 
 
-def with_stages(  # noqa: PLR0913 -- what a user may choose, by name
+def with_stages(  # noqa: PLR0913 -- the options of a user, by name
     plan: Plan,
     stages: int,
     machine: topologies.Machine | None = None,
@@ -42,14 +42,15 @@ def with_stages(  # noqa: PLR0913 -- what a user may choose, by name
     limit_bytes: int | None = None,
     arenas_of: ArenasOf | None = None,
 ) -> Plan:
-    """Return a plan of so many times the workers, each group of which has a stage and divides it as the plan does.
+    """Return a plan for `stages` times the workers; each group has a stage and divides it as `plan` does.
 
-    Of an interleaved schedule a stage has chunks, which lie as many stages apart in the network as there are.
-    The forward pass is cut so that the slowest stage is fastest: by predicted seconds on a machine, else by operations;
-    of such cuts, where least crosses. No arena is larger than the limit. Raises PlanError where there is no such cut.
+    With an interleaved schedule each stage has several chunks: chunk c of stage s is run number c * stages + s of the
+    network. The forward pass is cut so that the slowest stage is as fast as possible, in predicted seconds on a machine
+    or else in operations. Among such cuts, the one with the fewest bytes crossing is taken. No arena exceeds the limit.
+    Raises PlanError if there is no such cut.
     """
     if plan.ways.shares:
-        raise PlanError("stages: expected workers of equal shares")
+        raise PlanError("stages: expected workers with equal shares")
     check_workers(stages * plan.workers)
     check_schedule(schedule, stages, plan.graph.micro_batches)
     chain, cut_of = chain_of(plan.graph), _Cuts(plan, stages * _chunks(plan.graph, schedule), machine)
@@ -65,7 +66,7 @@ def with_stages(  # noqa: PLR0913 -- what a user may choose, by name
 
 
 class _Cuts:
-    """The best cuts of a plan's chain, under limits on what a stage holds."""
+    """The best cuts of a plan's chain, under limits on the bytes that a stage holds."""
 
     def __init__(self, plan: Plan, stages: int, machine: topologies.Machine | None) -> None:
         self._stages, chain = stages, chain_of(plan.graph)
@@ -75,21 +76,21 @@ class _Cuts:
         self._held: NDArray[np.float64] = ends[None, :] - ends[:, None]
 
     def within(self, largest: float) -> tuple[int, ...]:
-        """Return the best cut whose stages hold no more bytes than this."""
+        """Return the best cut whose stages hold at most `largest` bytes."""
         return best_cut(self._costs, self._stages, self._crossing, self._held <= largest)
 
     def most_held_bytes(self, cut: Sequence[int]) -> float:
-        """Return what the stage of a cut holds that holds most."""
+        """Return the bytes held by the stage that holds most."""
         return max(float(self._held[begin, end]) for begin, end in pairwise(cut))
 
 
 def _chunks(graph: Graph, schedule: str) -> int:
-    """Return how many runs of links a stage has: one where all is done at once."""
+    """Return the number of runs of links per stage; 1 without micro-batches."""
     return read_schedule(schedule)[1] if graph.micro_batches > 1 else 1
 
 
 def staged(plan: Plan, chain: Chain, cut: Sequence[int], schedule: str = DEFAULT) -> Plan:
-    """Return the plan in which stages have runs of links in turn, of which a cut says the begins and the end."""
+    """Return the plan in which stages take the runs of links in turn; `cut` gives the starts of runs and the end."""
     stages = (len(cut) - 1) // _chunks(plan.graph, schedule)
     run = np.searchsorted(cut, range(chain.links), side="right") - 1
     run_of = {name: int(run[chain.of_node[name]]) for name in _with_forward(plan.graph.nodes, chain)}
@@ -107,7 +108,7 @@ def staged(plan: Plan, chain: Chain, cut: Sequence[int], schedule: str = DEFAULT
 
 
 def _adding_up_apart(graph: Graph, stage_of: Mapping[str, int]) -> Graph:
-    """Let terms of several stages add up over the micro-batches where they are made: their sum is made once, behind."""
+    """Let terms of several stages accumulate where they are computed, and sum them once after the micro-batches."""
     makers = {name: node for node in graph.nodes for name in node.outputs}
     readers = Counter(name for node in graph.nodes for name in node.inputs)
 
@@ -124,13 +125,13 @@ def _adding_up_apart(graph: Graph, stage_of: Mapping[str, int]) -> Graph:
 
 
 def _with_forward(nodes: Sequence[Node], chain: Chain) -> list[str]:
-    """Return the nodes of the forward pass that have a link, and those that came from them."""
+    """Return the forward nodes that have a link, and the nodes derived from them."""
     forward = {node.name for node in nodes if node.name in chain.forward}
     return [node.name for node in nodes if node.name in forward or node.forward in forward]
 
 
 def _record(search: SearchRecord, plan: Plan, stages: int) -> SearchRecord:
-    """Return what is known of the search, of which bytes and bounds were those of one stage's workers."""
+    """Return the search record of all stages; bytes and bounds of the record covered one stage's workers only."""
     winner = search.winner or "stages"
     return SearchRecord(
         model=search.model,
@@ -145,7 +146,7 @@ def _record(search: SearchRecord, plan: Plan, stages: int) -> SearchRecord:
 
 
 def node_costs(plan: Plan, machine: topologies.Machine | None) -> Mapping[str, float]:
-    """Return what every node takes the slowest worker: seconds on a machine, else operations."""
+    """Return the cost of every node on its slowest worker: seconds on a machine, else operations."""
     costs, signatures = dict[str, float](), plan.traffic().signatures
     known: dict[object, float] = {}
     for node in plan.graph.nodes:
@@ -185,7 +186,7 @@ def _seconds(plan: Plan, node: Node, machine: topologies.Machine) -> float:
 
 
 def _kept_bytes(plan: Plan) -> Mapping[str, float]:
-    """Return what the worker with most keeps of every tensor that outlives its pass: weights, state, activations."""
+    """Return the bytes of weights, state and activations kept for the backward pass, on the worker that keeps most."""
     later = {name for node in plan.graph.nodes if node.forward is not None for name in node.inputs}
     kept = dict[str, float]()
     for name, tensor in plan.graph.tensors.items():
