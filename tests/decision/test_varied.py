@@ -65,7 +65,7 @@ def test_a_machine_is_made_of_anothers_parts(machine, values, expected):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("--vary", "colour=red"), r"--vary: expected NAME=VALUE,VALUE with a NAME of stack, topo, nodes"),
+        (("--vary", "colour=red"), r"--vary: expected NAME=VALUE,VALUE with one of the names stack, topo, nodes"),
         (("--vary", "batch=8,,9"), r"found 'batch=8,,9'"),
         (("--vary", "batch=8", "--vary", "batch=9"), r"expected batch once"),
         (("--vary", "batch=8", "-o", "p.json"), r"expected no -o"),

@@ -123,18 +123,18 @@ def test_training_goes_on_from_a_checkpoint(tmp_path, capsys):
     assert resumed.settings["data"] == "digits"
     capsys.readouterr()
     assert run(plan, "--steps", 10, "--resume", folder) == 0
-    assert capsys.readouterr().out == f"{plan}: 10 steps are done, 10 are asked for\n"
+    assert capsys.readouterr().out == f"{plan}: 10 steps are done, 10 were requested\n"
     assert run(plan, "--steps", 10, "--resume", folder, "--schedule", "constant") == 0
-    assert capsys.readouterr().out == f"{plan}: 10 steps are done, 10 are asked for; --schedule is of none\n"
+    assert capsys.readouterr().out == f"{plan}: 10 steps are done, 10 were requested; --schedule has no effect\n"
 
 
 def test_a_restart_begins_where_nothing_is_there_yet(tmp_path, capsys):
     plan, folder = saved_plan(tmp_path), tmp_path / "run"
     command = (plan, "--steps", 3, "--checkpoint", folder, "--resume", folder)
     assert run(*command) == 0
-    assert f"{folder}: no checkpoint yet: training begins\n" in capsys.readouterr().out
+    assert f"{folder}: no checkpoint yet, training starts from step 0\n" in capsys.readouterr().out
     assert run(*command) == 0
-    assert capsys.readouterr().out == f"{plan}: 3 steps are done, 3 are asked for\n"
+    assert capsys.readouterr().out == f"{plan}: 3 steps are done, 3 were requested\n"
 
 
 def test_what_is_left_to_do_where_all_steps_are_done(tmp_path, capsys):
@@ -147,7 +147,7 @@ def test_what_is_left_to_do_where_all_steps_are_done(tmp_path, capsys):
     (report,) = read_reports(reports)
     assert f"plan.json: held-out accuracy {report.eval_accuracy:.2%}\n" in capsys.readouterr().out
     assert second.read_bytes() == first.read_bytes()
-    with pytest.raises(SharedError, match="expected more --steps than the 3 that are done, as --trace tells of"):
+    with pytest.raises(SharedError, match="--trace needs a step to run: expected more --steps than the 3 that are"):
         run(*asked, "--resume", folder, "--trace", tmp_path / "trace")
 
 
@@ -163,7 +163,7 @@ def test_a_step_that_is_not_finite_ends_training(tmp_path, capsys, every):
     weights = tmp_path / "weights.safetensors"
     assert run(*diverging, "--checkpoint", folder, "--every", every, "--save-weights", weights) == 1
     (error,) = capsys.readouterr().err.splitlines()
-    step = re.fullmatch(r"error: plan.json: step (\d+): (.+) is not finite: --on-nan skip takes .*", error)
+    step = re.fullmatch(r"error: plan.json: step (\d+): (.+) is not finite: --on-nan skip undoes .*", error)
     (report,) = read_reports(reports)
     assert report.steps == int(step[1]) < 50
     assert None not in report.losses[:-1]

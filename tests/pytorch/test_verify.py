@@ -170,7 +170,7 @@ def test_what_is_planned_and_wrong_ends_the_command(file, capsys, monkeypatch):
 def test_what_takes_long_is_not_compared_unasked(file, capsys, monkeypatch):
     monkeypatch.setattr("executor.torch.verification.OPERATIONS_PER_SECOND", 1.0)
     _, printed, _ = command(capsys, f"{file}:make", "--workers", 2)
-    assert re.search(r"not compared with PyTorch, as that may take \d+ s: --verify does\n$", printed)
+    assert re.search(r"not compared with PyTorch, which may take \d+ s; --verify does it\n$", printed)
 
 
 def test_a_module_that_cannot_be_copied_is_compared():
