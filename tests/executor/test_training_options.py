@@ -68,7 +68,7 @@ def test_a_table_goes_on_where_training_does(tmp_path, capsys):
     assert all(float(row["samples_per_s"]) > 0 and "tokens_per_s" not in row for row in rows)
     assert logged(capsys) == []
     table.write_text("other\nfile\n")
-    with pytest.raises(SharedError, match=r"log\.csv: expected a table that begins with the number of steps"):
+    with pytest.raises(SharedError, match=r"log\.csv: expected a table whose first column is the number of steps"):
         run(*asked, "--steps", 9, "--resume", folder)
 
 
@@ -235,7 +235,7 @@ def test_resuming_on_a_file_needs_it_in_the_same_order(tmp_path):
     with pytest.raises(SharedError, match=expected):
         run(*again)
     content = "FILE of content [0-9a-f]{12}"
-    with pytest.raises(SharedError, match=f"expected data {content}, found that of {content} --in-order$"):
+    with pytest.raises(SharedError, match=f"expected data {content}, found {content} --in-order$"):
         run(*again, "--data", path)
     assert run(*again, "--data", path, "--in-order") == 0
 
@@ -261,9 +261,9 @@ def saved(tmp_path_factory):
         ("PLAN --checkpoint RUN", SharedError, "expected no checkpoints of another training, found step-00000001"),
         ("PLAN --resume NEW", SharedError, "NEW: expected checkpoints, found none"),
         ("OTHER --resume RUN", SharedError, "expected a checkpoint of the plan's graph, found one of another"),
-        ("PLAN --resume RUN --data random", SharedError, "expected data random, found that of digits"),
+        ("PLAN --resume RUN --data random", SharedError, "expected data random, found digits"),
         ("PLAN --schedule linear", SharedError, r"expected \[warmup=STEPS,\].*found 'linear'"),
-        ("PLAN --log 0", click.BadParameter, "expected a number of steps from 1, step or epoch, found '0'"),
+        ("PLAN --log 0", click.BadParameter, "expected a number of steps from 1, or 'step' or 'epoch', found '0'"),
         ("PLAN --log often", click.BadParameter, "found 'often'"),
         ("PLAN --eval", SharedError, "expected data with samples held out, found random"),
         ("PLAN --data text", SharedError, "data set text: expected"),
