@@ -84,7 +84,7 @@ def test_what_a_killed_run_left_is_no_checkpoint_and_goes(tmp_path):
     left = tmp_path / ".step-00000007.part"
     left.mkdir()
     (left / "tensors.safetensors").write_bytes(b"half")
-    with pytest.raises(CheckpointError, match="expected checkpoints, found none"):
+    with pytest.raises(CheckpointError, match="expected checkpoints, found neither"):
         Checkpoint.of(tmp_path, PLAN)
     saved(tmp_path)
     assert not left.exists()

@@ -47,7 +47,7 @@ ERRORS = {
     "hwloc's matrix": (
         HWLOC.replace("1000000 40000 ", "1000000 "),
         None,
-        "expected a number for each two of 3, found 8",
+        "expected 3 x 3 numbers, found 8",
     ),
     "hwloc's speed": (HWLOC.replace('"7.876923"', '"fast"'), None, "pci_link_speed: expected .*, found 'fast'"),
 }
