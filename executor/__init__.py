@@ -1,4 +1,4 @@
-"""Ranks that run a program for real: values, data, transports, the worker's loop and training.
+"""Ranks that run a program: values, data, transports, the worker's loop and training.
 
-Importing this package changes nothing in the process; a command that runs on ranks calls `executor.process.guard`.
+Importing this package has no side effects on the process. A command that runs on ranks calls `executor.process.guard`.
 """

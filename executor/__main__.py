@@ -1,4 +1,4 @@
-"""`python -m executor`: the command `execute`, on the ranks of whoever starts it, torchrun or an MPI's mpirun."""
+"""`python -m executor`: the command `execute`, on ranks started by torchrun or mpirun."""
 
 from tensor_partitioner.commands.entry import execute
 

@@ -1,4 +1,4 @@
-"""What all ranks must have alike before they train and where they write a checkpoint, and what must be finite."""
+"""Checks that all ranks have the same inputs and replicas, and that values are finite."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from executor.process.launch import agree, require_alike
 from executor.training import Trainer
 from planner.layout.region import holders, whole
 
-ADVICE = ": give all ranks the same, or train nevertheless with --no-agree"
+ADVICE = ": give all ranks the same, or skip this check with --no-agree"
 
 
 def require_agreement(trainer: Trainer, given: Mapping[str, str], advice: str = ADVICE) -> None:
-    """Raise a SharedError where ranks were given other things, or hold other values of the same part (collective)."""
+    """Raise a SharedError if ranks have other inputs (`given`), or replicas with other values (collective)."""
     require_alike(trainer.cluster, {**given, **replicas(trainer)}, advice)
 
 
 def replicas(trainer: Trainer) -> dict[str, str]:
-    """Return checksums of what this rank holds of trained tensors, where other ranks hold the same part."""
+    """Return checksums of this rank's trained tensors, by name, where other ranks hold the same part."""
     rank, regions = trainer.cluster.rank, trainer.programs.training.regions
     checksums: dict[str, str] = {}
     for tensor in saved_tensors(trainer.graph):
@@ -38,7 +38,7 @@ def replicas(trainer: Trainer) -> dict[str, str]:
 
 
 def file_digest(path: Path, cluster: Cluster) -> str:
-    """Return what only files of the same content have in common (collective); ranks share the work on one file."""
+    """Return a digest of a file's content (collective). Ranks that see the same file share the work."""
     status = agree(cluster, path.stat)
     files = cluster.all_gather((os.uname().nodename, status.st_dev, status.st_ino))
     sharing = [rank for rank, file in enumerate(files) if file == files[cluster.rank]]
@@ -48,21 +48,24 @@ def file_digest(path: Path, cluster: Cluster) -> str:
 
 
 def checksum(array: HostArray) -> str:
-    """Return what arrays of other bytes are unlikely to have in common."""
+    """Return a checksum of an array's bytes."""
     return f"content {crc32(raw_bytes(np.ascontiguousarray(array)).data):08x}"
 
 
 FINITE = 1 << 62
-"""The place of no tensor."""
+"""Returned in place of an index if all tensors are finite."""
 
 
 def not_finite_here(trainer: Trainer, names: Sequence[str]) -> int:
-    """Return the place, among these stored tensors, of the first of which this rank holds what is not finite."""
+    """Return the index of the first of these tensors with a non-finite value on this rank; FINITE if there is none."""
     places = (place for place, name in enumerate(names) if not trainer.xp.isfinite(trainer.view(name)).all())
     return next(places, FINITE)
 
 
 def first_not_finite(trainer: Trainer, names: Sequence[str]) -> str:
-    """Return the first of these stored tensors that is not finite on some rank, if there is one (collective)."""
+    """Return the name of the first of these tensors with a non-finite value on any rank (collective).
+
+    "" if there is none.
+    """
     place = trainer.cluster.least(not_finite_here(trainer, names))
     return "" if place == FINITE else names[place]

@@ -1,4 +1,4 @@
-"""One worker's memory: a single allocation, and a view of it for every buffer of the program."""
+"""A worker's memory: one allocation, with a view for every buffer of the program."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from planner.program.tasks import Buffer, Slices, WorkerProgram
 
 
 class Arena:
-    """The allocation of `nbytes` that holds every buffer; `peers` are the arenas of other ranks that it can read.
+    """The allocation of `nbytes` that holds every buffer. `peers` are the arenas of other ranks that it can read.
 
-    NumPy promises less than 64-byte alignment, so `slack_bytes` more are allocated and skipped, unless `memory` is
-    given. On a GPU it is beside CuPy's pool, because other processes can only open a whole allocation.
+    NumPy guarantees less than 64-byte alignment, so `slack_bytes` more are allocated and skipped, unless `memory` is
+    given. On a GPU the arena is not in CuPy's pool, because other processes can only open a whole allocation.
     """
 
     def __init__(
@@ -43,9 +43,9 @@ def _allocated(xp: ArrayModule, nbytes: int) -> Array:
 
 
 class Memory:
-    """A worker's buffers laid over an arena: `views[i]` is buffer i as an array of its shape and dtype.
+    """A worker's buffers in an arena: `views[i]` is buffer i as an array of its shape and dtype.
 
-    Raises ValueError where a buffer does not lie within the arena.
+    Raises ValueError if a buffer lies outside the arena.
     """
 
     def __init__(self, arena: Arena, program: WorkerProgram) -> None:
@@ -71,5 +71,5 @@ class Memory:
         return self.arena.bytes[start:stop]
 
     def part(self, buffer: int, slices: Slices) -> Array:
-        """Return a view of a slice of a buffer, also of one of rank 0."""
+        """Return a view of a slice of a buffer; a buffer of rank 0 has an empty slice."""
         return self.views[buffer][(*slices, ...)]

@@ -1,4 +1,4 @@
-"""The array backend (NumPy, or CuPy where a GPU is there), and the clocks that time its work."""
+"""The array backend (NumPy, or CuPy on a GPU), and the clocks that time its work."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from planner.errors import InputError
 BACKENDS = ("auto", "numpy", "cupy")
 
 ON_STREAM: list[Callable[[Any], AbstractContextManager[None]]] = []
-"""What lets another library compute on CuPy's current stream for a while; `executor.torch` adds PyTorch's."""
+"""Context managers that make other libraries compute on CuPy's current stream. `executor.torch` adds PyTorch's."""
 
 
 class BackendError(InputError):
-    """The backend asked for is unknown or cannot be used here; the message names the remedy."""
+    """The requested backend is unknown or cannot be used. The message names the remedy."""
 
 
 def array_module(name: str = "auto") -> ModuleType:
-    """Return the module `numpy` or `cupy`; "auto" is CuPy exactly where it is installed and finds a GPU.
+    """Return the module `numpy` or `cupy`. "auto" is CuPy if it is installed and finds a GPU.
 
-    Raises BackendError if the name is unknown, or if "cupy" is asked for and cannot be used.
+    Raises BackendError if the name is unknown, or if "cupy" is requested and cannot be used.
     """
     if name not in BACKENDS:
         raise BackendError(f"backend {name!r} is unknown: expected one of {', '.join(BACKENDS)}")
@@ -47,7 +47,7 @@ def array_module(name: str = "auto") -> ModuleType:
 
 
 def _why_no_gpu(cupy: Any) -> str:
-    """Say why CuPy finds no GPU, and what to do."""
+    """Return why CuPy finds no GPU, and what to do."""
     driver, toolkit = cupy.cuda.runtime.driverGetVersion(), cupy.cuda.runtime.runtimeGetVersion()
     if not 0 < driver // MAJOR < toolkit // MAJOR:
         return "CuPy finds no GPU: check the driver and CUDA_VISIBLE_DEVICES"
@@ -55,7 +55,7 @@ def _why_no_gpu(cupy: Any) -> str:
 
 
 MAJOR = 1000
-"""What CUDA multiplies the first part of its version by."""
+"""CUDA multiplies its major version by this factor."""
 
 
 def _release(version: int) -> str:
@@ -63,7 +63,7 @@ def _release(version: int) -> str:
 
 
 def require_libraries(xp: Any) -> None:
-    """Raise BackendError, naming the extra that brings it, where a library is missing that CuPy's kernels call."""
+    """Raise a BackendError that names the extra to install if a library that CuPy's kernels call is missing."""
     libraries = ("NVRTC", xp.cuda.nvrtc.getVersion, RuntimeError), ("cuBLAS", xp.cuda.get_cublas_handle, ImportError)
     for name, load, absence in libraries:
         try:
@@ -73,18 +73,18 @@ def require_libraries(xp: Any) -> None:
 
 
 def advice(xp: Any) -> str:
-    """Say how the libraries are installed that CuPy calls."""
+    """Return the command that installs the libraries CuPy calls."""
     return f"pip install 'tensor-partitioner[cuda{xp.cuda.runtime.runtimeGetVersion() // MAJOR}]'"
 
 
 def allow_tf32(xp: ModuleType, allowed: bool) -> None:
-    """Let float32 products on GPUs round their factors to TF32, 10 bits, or not; CuPy's, and PyTorch's where loaded.
+    """Set whether float32 products on GPUs may round their factors to TF32 (10 bits).
 
-    PyTorch's sums of 16-bit products are rounded once, at their end.
+    This applies to CuPy and, if it is loaded, to PyTorch. PyTorch's sums of 16-bit products are rounded once.
     """
     if xp is np:
         return
-    os.environ["CUPY_TF32"] = str(int(allowed))  # read at the first product
+    os.environ["CUPY_TF32"] = str(int(allowed))  # CuPy reads it at the first product
     if (torch := sys.modules.get("torch")) is not None:
         products = torch.backends.cuda.matmul
         products.allow_tf32 = torch.backends.cudnn.allow_tf32 = allowed
@@ -92,7 +92,7 @@ def allow_tf32(xp: ModuleType, allowed: bool) -> None:
 
 
 def require_dtypes(xp: ModuleType, dtypes: Iterable[str]) -> None:
-    """Raise BackendError, naming the first dtype that an array module cannot compute with."""
+    """Raise a BackendError that names the first dtype that the array module does not support."""
     for dtype in sorted(set(dtypes)):
         try:
             values = xp.zeros(1, dtype)
@@ -102,29 +102,29 @@ def require_dtypes(xp: ModuleType, dtypes: Iterable[str]) -> None:
 
 
 def asnumpy(array: Any) -> np.ndarray[Any, Any]:
-    """Copy an array of either backend to host memory; a NumPy array is returned as it is."""
+    """Copy an array of either backend to host memory. A NumPy array is returned unchanged."""
     return array if isinstance(array, np.ndarray) else np.asarray(array.get())
 
 
 def device_place(xp: ModuleType) -> str:
-    """Name the current device among those of all hosts."""
+    """Return a name of the current device that is unique among all hosts."""
     return f"{os.uname().nodename} {xp.cuda.Device().pci_bus_id}"
 
 
 def synchronize(xp: ModuleType) -> None:
-    """Wait until everything queued on the current stream has run; with NumPy there is nothing to wait for."""
+    """Wait until everything queued on the current stream has run. Does nothing for NumPy."""
     if xp is not np:
         xp.cuda.get_current_stream().synchronize()
 
 
 def chain(event: Any, first: Any, then: Any) -> None:
-    """Let what is queued on a stream from now on run behind what is queued on another, by an event of CuPy's."""
+    """Make later work on the stream `then` wait for the work queued on `first`, by means of a CuPy event."""
     event.record(first)
     then.wait_event(event)
 
 
 def on_one_stream(xp: Any) -> AbstractContextManager[object]:
-    """Let every library compute on CuPy's current stream, so that what is queued runs in the order of the calls."""
+    """Return a context in which all libraries compute on CuPy's current stream, in the order of the calls."""
     stack = ExitStack()
     if xp is not np:
         for enter in ON_STREAM:
@@ -136,28 +136,28 @@ MS = 1e-3
 
 
 class Clock(Protocol):
-    """Notes moments between pieces of work, and tells later when they were."""
+    """Records moments between pieces of work and later reports their times."""
 
     def read(self) -> Any:
-        """Note this moment: on a device, when everything queued so far is done."""
+        """Record this moment. On a device it is when everything queued so far is done."""
 
     def seconds(self, moments: Sequence[Any]) -> list[float]:
-        """Return noted moments in seconds from a common origin; waits for a device."""
+        """Return recorded moments in seconds from a common origin. Waits for a device."""
 
     @property
     def is_device(self) -> bool:
-        """True if moments are a device's."""
+        """True for moments on a device."""
 
 
 @dataclass(frozen=True, slots=True)
 class HostClock:
-    """A clock of the host's, in seconds."""
+    """A clock of the host, in seconds."""
 
     now: Callable[[], float] = time.perf_counter
     is_device: ClassVar[bool] = False
 
     def read(self) -> float:
-        """Note this moment."""
+        """Record this moment."""
         return self.now()
 
     def seconds(self, moments: Sequence[float]) -> list[float]:
@@ -167,7 +167,7 @@ class HostClock:
 
 @dataclass(frozen=True, slots=True)
 class EventClock:
-    """Events on the current stream of CuPy's, where kernels of PyTorch's run, too."""
+    """Events on CuPy's current stream, where PyTorch's kernels run too."""
 
     xp: ArrayModule
     is_device: ClassVar[bool] = True
@@ -179,7 +179,7 @@ class EventClock:
         return event
 
     def seconds(self, moments: Sequence[Any]) -> list[float]:
-        """Return when events were reached, from the first one on."""
+        """Return when the events were reached, in seconds after the first."""
         moments[-1].synchronize()
         return [self.xp.cuda.get_elapsed_time(moments[0], moment) * MS for moment in moments]
 
@@ -188,12 +188,12 @@ HOST_CLOCK = HostClock()
 
 
 def clock_of(xp: ArrayModule) -> Clock:
-    """Return the clock that times what an array module computes."""
+    """Return the clock for the work of an array module."""
     return HOST_CLOCK if xp is np else EventClock(xp)
 
 
 def elapsed_s(clock: Clock, work: Callable[[], object]) -> float:
-    """Return the seconds that some work takes."""
+    """Return the seconds that `work` takes."""
     moments = [clock.read()]
     work()
     moments.append(clock.read())

@@ -1,6 +1,6 @@
-"""What verification draws of an operator: cases, of arrays, sizes and choices; and the generators that users register.
+"""Random cases that verification draws for operators: arrays, sizes and choices; and generators that users register.
 
-Values are multiples of 1/8 in [-2, 2]: sums are exact, and maxima and comparisons meet ties.
+Values are multiples of 1/8 in [-2, 2], so sums are exact, and maxima and comparisons meet ties.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Array = np.ndarray[Any, Any]
 class Case:
     """One application of an operator: operands (float64; int32 for labels and indices; bool for masks) and attributes.
 
-    `shapes` (of outputs) and `extents` (of index variables) are those that the description does not tell.
+    `shapes` (of outputs) and `extents` (of index variables) are those that the description does not determine.
     """
 
     operands: tuple[Array, ...]
@@ -37,7 +37,7 @@ class Draw:
     generator: np.random.Generator
 
     def size(self, low: int = 2, high: int = 5) -> int:
-        """Return an integer from `low` to `high`, both included."""
+        """Return an integer from `low` to `high`, inclusive."""
         return int(self.generator.integers(low, high + 1))
 
     def sizes(self, count: int, low: int = 2, high: int = 5) -> tuple[int, ...]:
@@ -45,7 +45,7 @@ class Draw:
         return tuple(self.size(low, high) for _ in range(count))
 
     def shape(self, least: int = 1, most: int = 4, low: int = 2, high: int = 4) -> tuple[int, ...]:
-        """Return from `least` to `most` sizes."""
+        """Return between `least` and `most` sizes."""
         return self.sizes(self.size(least, most), low, high)
 
     def flag(self) -> bool:
@@ -76,11 +76,11 @@ class Draw:
 Generate = Callable[[Draw], Case]
 
 DTYPES = ("float64", "int32", "bool")
-"""What operands are drawn in."""
+"""Dtypes of operands."""
 
 
 def draw_case(generate: Generate, draw: Draw) -> Case:
-    """Draw a case; TDLError unless it is one, of arrays as graphs have them in double precision."""
+    """Draw a case. Raises TDLError if the generator returns anything else, or arrays of other dtypes."""
     case: object = generate(draw)
     if not isinstance(case, Case):
         raise tdl.TDLError(f"the generator of cases returns {case!r}; expected a Case")
@@ -93,27 +93,27 @@ def draw_case(generate: Generate, draw: Draw) -> Case:
 
 
 REGISTERED: dict[str, Generate] = {}
-"""Generators that users' files add, by operator; the catalog's own stand in `executor.verification.cases`."""
+"""Generators that users' files add, by operator. Those of the catalog are in `executor.verification.cases`."""
 
 
 def same_shape(draw: Draw, count: int, **attributes: Value) -> Case:
-    """Operands of one shape, of both signs."""
+    """Return a case of `count` operands of one shape, with values of both signs."""
     shape = draw.shape()
     return Case(tuple(draw.array(*shape) for _ in range(count)), attributes)
 
 
 def positive_shape(draw: Draw) -> Case:
-    """One operand above zero."""
+    """Return a case of one positive operand."""
     return Case((draw.positive(*draw.shape()),))
 
 
 def binary(draw: Draw) -> Case:
-    """Two operands, the second above zero."""
+    """Return a case of two operands, the second positive."""
     return spread(draw, [draw.array(*draw.shape())], Draw.positive)
 
 
 def spread(draw: Draw, arrays: Sequence[Array], last: Callable[..., Array]) -> Case:
-    """Operands of one shape with a last one; this, the one before it, or both may lack some of the dimensions."""
+    """Return a case of operands of one shape and a last one. Either of the last two, or both, may lack dimensions."""
     *full, a = arrays
     shape, way = a.shape, draw.size(0, 3)
     attributes: dict[str, Value] = {}

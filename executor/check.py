@@ -1,4 +1,4 @@
-"""The comparison of k workers with one: the same steps on the same data, in one process."""
+"""Compare k workers with one: the same steps on the same data, in one process."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from planner.plans.plan import Plan, single_worker
 from planner.report.schema import CheckResult, finite
 
 TOLERANCES: Mapping[str, float] = {"bfloat16": 4e-2, "float16": 5e-3, "float32": 3e-5, "float64": 1e-12}
-"""Differences that are always allowed in a graph whose least precise dtype this is, relative to the largest value."""
+"""Relative differences that are always allowed, by the least precise dtype of the graph."""
 
 ROUNDING: Mapping[str, float] = {"bfloat16": 2.0**-7, "float16": 2.0**-10, "float32": 2.0**-23, "float64": 2.0**-52}
-"""The distance of 1 and the next number."""
+"""The distance from 1 to the next number."""
 
 MARGIN = 16
-"""How many times the difference that one sample of rounding errors makes another sample's may be, while it is small."""
+"""Allowed ratio between the effects of two samples of rounding errors, while these are small."""
 
 MOST = 0.05
-"""The greatest difference that counts as equal. Rounding that does more decides the very signs of what is compared, and
-another sample's effect is at most twice as large."""
+"""The greatest relative difference that counts as equal. Larger rounding effects can change the signs of what is
+compared, and another sample's effect is at most twice as large."""
 
 
 def relative_difference(actual: HostArray, expected: HostArray) -> float:
-    """Return max|found - expected| / max|expected|, in double precision; not a number where either is not finite."""
+    """Return max|actual - expected| / max|expected| in double precision; NaN if a value is not finite."""
     a, b = actual.astype(np.float64), expected.astype(np.float64)
     if not (np.isfinite(a).all() and np.isfinite(b).all()):
         return math.nan
@@ -41,40 +41,43 @@ def relative_difference(actual: HostArray, expected: HostArray) -> float:
 
 
 def tolerance(by_rounding: float, least: float) -> float:
-    """Return what a tensor may differ by where one sample of rounding errors changes it by so much."""
+    """Return the allowed difference of a tensor that one sample of rounding errors changes by `by_rounding`."""
     return max(least, min(MARGIN * by_rounding, max(MOST, 2 * by_rounding)))
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """How far a tensor of k workers is from one worker's, and how far rounding may take it."""
+    """The difference of a tensor between k workers and one, and how much rounding may cause."""
 
     value: float
     tolerance: float
 
     @property
     def excess(self) -> float:
-        """The difference relative to its tolerance; what is not finite is worse than all."""
+        """The difference relative to its tolerance; infinite if it is not finite."""
         return math.inf if math.isnan(self.value) else self.value / self.tolerance
 
     @property
     def is_undecided(self) -> bool:
-        """True if rounding explains a difference that is too large to say anything."""
+        """True if rounding explains a difference that is too large to decide anything."""
         return self.excess <= 1 and self.value > MOST
 
 
 def alone(plan: Plan) -> RankPrograms:
-    """Return the programs of one worker that does the work of all."""
+    """Return the programs of one worker that does all the work."""
     return rank_programs(single_worker(plan), 0, prefetch=0)
 
 
 def check(trainer: Trainer, data: DataSet, steps: int) -> CheckResult | None:
-    """Compare what `steps` steps trained with one worker's training on rank 0 (collective); None elsewhere.
+    """Compare the training of `steps` steps with that of one worker on rank 0 (collective).
 
-    Compared are the first step's gradients and every updated tensor after the last, relative to its largest value. One
-    worker trains twice, the second time with every weight moved by a rounding error before every step: so far may
-    rounding take a tensor, all the way where an optimizer divides a gradient that is zero but for rounding by its own
-    size. A tensor that it takes further than `MOST` is undecided. Leaves `trainer` as after its first step.
+    Returns None on other ranks.
+
+    The first step's gradients and all updated tensors after the last step are compared, relative to their largest
+    values. One worker trains twice, the second time with every weight perturbed by a rounding error before every step.
+    The difference between the two shows how far rounding may move a tensor: all the way if an optimizer normalizes a
+    gradient that is zero except for rounding. A tensor that moves further than `MOST` is undecided. Afterwards
+    `trainer` is in the state after its first step.
     """
     expected = _expected(trainer, data, steps) if trainer.cluster.rank == 0 else {}
     trainer.cluster.barrier()
@@ -88,13 +91,13 @@ def check(trainer: Trainer, data: DataSet, steps: int) -> CheckResult | None:
 
 
 def least_precise(graph: Graph) -> str:
-    """Return the dtype among a graph's with the largest rounding errors."""
+    """Return the dtype of the graph with the largest rounding errors."""
     dtypes = {tensor.dtype for tensor in graph.tensors.values()}
     return next((dtype for dtype in TOLERANCES if dtype in dtypes), "float64")
 
 
 def _trained_by_all(trainer: Trainer, data: DataSet) -> Iterator[tuple[str, HostArray | None]]:
-    """Yield the updated tensors as they are, then the gradients of a first step (collective); None but on rank 0."""
+    """Yield the updated tensors, then the gradients of a first step (collective). Values are None except on rank 0."""
     for name in trainer.graph.updates:
         yield name, trainer.whole(name)
     trainer.reset()
@@ -104,7 +107,7 @@ def _trained_by_all(trainer: Trainer, data: DataSet) -> Iterator[tuple[str, Host
 
 
 def _gradients(trainer: Trainer) -> list[str]:
-    """Return the stored gradients that updates read; of one stored as partial sums no worker holds a value."""
+    """Return the stored gradients that updates read, except partial sums, of which no worker has a value."""
     graph, layouts, stored = trainer.graph, trainer.programs.plan.layouts, trainer.programs.training.tensors
     updated = set(graph.updates.values())
     read = dict.fromkeys(name for node in graph.nodes if not updated.isdisjoint(node.outputs) for name in node.inputs)
@@ -113,7 +116,7 @@ def _gradients(trainer: Trainer) -> list[str]:
 
 
 def _expected(trainer: Trainer, data: DataSet, steps: int) -> dict[str, tuple[HostArray, float]]:
-    """Return what one worker finds on all data, in this process, and what rounding changes in it."""
+    """Return the results of one worker on all data, in this process, and the effect of rounding on each."""
     single = Trainer(
         alone(trainer.programs.plan), single_rank(trainer.cluster.cores), trainer.xp, "p2p", trainer.schedule
     )
@@ -123,15 +126,15 @@ def _expected(trainer: Trainer, data: DataSet, steps: int) -> dict[str, tuple[Ho
 
 
 def with_rounding(single: Trainer, data: DataSet, steps: int) -> dict[str, tuple[HostArray, float]]:
-    """Return what one worker finds, and what rounding changes in it: the loss, the first gradients, what is updated."""
+    """Return one worker's loss, first gradients and updated tensors, with the effect of rounding on each."""
     exact, moved = (trained_alone(single, data, steps, nudge=nudge) for nudge in (False, True))
     return {name: (value, relative_difference(moved[name], value)) for name, value in exact.items()}
 
 
 def trained_alone(single: Trainer, data: DataSet, steps: int, *, nudge: bool = False) -> dict[str, HostArray]:
-    """Train from the start; return the first step's gradients, the updated tensors, and the last loss.
+    """Train from the start. Return the first step's gradients, the updated tensors, and the last loss.
 
-    With `nudge`, every weight is moved by a rounding error before every step.
+    With `nudge`, every weight is perturbed by a rounding error before every step.
     """
     generator = np.random.default_rng(single.programs.plan.seed)
     kept: dict[str, HostArray] = {}
@@ -146,7 +149,7 @@ def trained_alone(single: Trainer, data: DataSet, steps: int, *, nudge: bool = F
 
 
 def _nudge(trainer: Trainer, generator: np.random.Generator) -> None:
-    """Move every weight by up to the distance of two numbers of its size."""
+    """Perturb every weight by up to the distance between neighbouring numbers of its size."""
     for tensor in trainer.graph.tensors.values():
         if tensor.role == "weight" and tensor.init is not None:
             errors = ROUNDING[least_precise(trainer.graph)] * generator.uniform(-1, 1, tensor.shape)
@@ -154,7 +157,10 @@ def _nudge(trainer: Trainer, generator: np.random.Generator) -> None:
 
 
 def _result(differences: Mapping[str, Difference]) -> CheckResult:
-    """Name the tensor that differs most, relative to its tolerance; nothing passes where all is undecided."""
+    """Return the result, with the tensor that differs most relative to its tolerance.
+
+    If all are undecided, it fails.
+    """
     decided = {name: difference for name, difference in differences.items() if not difference.is_undecided}
     worst = max(decided or differences, key=lambda name: differences[name].excess)
     failed = sum(difference.excess > 1 for difference in decided.values())

@@ -1,7 +1,7 @@
-"""Checkpoints: what training is made of after a step, which any number of workers can go on from.
+"""Checkpoints: the state of training after a step, which any number of workers can resume from.
 
-A checkpoint is a folder `step-N`, renamed so when it is complete, of a manifest and one file of safetensors, of which
-every rank writes the tiles that it holds.
+A checkpoint is a folder `step-N` with a manifest and one safetensors file, to which every rank writes its tiles. The
+folder gets its name when it is complete.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ TENSORS = "tensors.safetensors"
 _NAME = re.compile(r"step-(\d{8,})")
 
 KEPT = 2
-"""How many checkpoints are kept: the one before stays valid while the next is written."""
+"""Number of checkpoints that are kept. The previous one stays valid while the next is written."""
 
 CHUNK_BYTES = 1 << 26
-"""What one digest is of: ranks share the work of making and of checking them."""
+"""Bytes per digest. Ranks share the work of computing and checking them."""
 
 
 class CheckpointError(InputError):
-    """A checkpoint is damaged, of another run, or none: says what was found, what was expected, and where."""
+    """A checkpoint is damaged, missing, or of another run. The message says what was found and expected, and where."""
 
 
 class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a checkpoint holds after `step` steps.
+    """The content of a checkpoint after `step` steps.
 
-    `data` is the data set's identity; `graph` is a digest, `chunks` are those of the file's parts of `CHUNK_BYTES`.
+    `data` identifies the data set; `graph` is a digest; `chunks` are the digests of the file's parts of `CHUNK_BYTES`.
     """
 
     step: int
@@ -59,7 +59,7 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class _Signed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The file: its format, a manifest, and the SHA-256 of its JSON."""
+    """The manifest's file: its format, the manifest, and the SHA-256 of its JSON."""
 
     format: str
     sha256: str
@@ -67,12 +67,12 @@ class _Signed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def write_manifest(path: Path, manifest: Manifest) -> None:
-    """Write a manifest, with the digest that `read_manifest` expects."""
+    """Write a manifest with its digest, which `read_manifest` checks."""
     write_json(path, _Signed(FORMAT, digest(msgspec.to_builtins(manifest)), manifest))
 
 
 def read_manifest(path: Path) -> Manifest:
-    """Read a manifest; raises CheckpointError, which names the file, and OSError."""
+    """Read a manifest. Raises CheckpointError, naming the file, or OSError."""
     text = path.read_bytes()
     if format_of(text) != FORMAT:
         raise CheckpointError(f"{path}: expected a manifest of format {FORMAT!r}, found another")
@@ -86,23 +86,26 @@ def read_manifest(path: Path) -> Manifest:
 
 
 def digest(data: Any) -> str:
-    """Return the SHA-256 of plain data."""
+    """Return the SHA-256 of JSON-compatible data."""
     return sha256(json.dumps(data).encode()).hexdigest()
 
 
 def graph_digest(graph: Graph) -> str:
-    """Return what only equal graphs have in common."""
+    """Return a digest of a graph."""
     return digest(to_data(graph))
 
 
 def saved_tensors(graph: Graph) -> tuple[Tensor, ...]:
-    """Return what a checkpoint holds: what training changes, or began with. All else follows from the seed."""
+    """Return the tensors that a checkpoint holds: those that training changes or was given.
+
+    All others follow from the seed.
+    """
     begun = (entry.tensor for entry in graph.entries.values() if entry.tensor is not None)
     return tuple(graph.tensors[name] for name in dict.fromkeys((*graph.updates, *begun)))
 
 
 def chunk_digests(path: Path, rank: int, size: int) -> dict[int, str]:
-    """Return the SHA-256 of a rank's share of a file's chunks, by their numbers."""
+    """Return the SHA-256 of a rank's share of a file's chunks, by number."""
     digests: dict[int, str] = {}
     with path.open("rb") as file:
         for number in range(rank, -(-path.stat().st_size // CHUNK_BYTES), size):
@@ -112,47 +115,50 @@ def chunk_digests(path: Path, rank: int, size: int) -> dict[int, str]:
 
 
 def name_of(step: int) -> str:
-    """Return the name of the checkpoint after so many steps."""
+    """Return the name of the checkpoint after `step` steps."""
     return f"step-{step:08}"
 
 
 def checkpoints(folder: Path) -> list[Path]:
-    """Return the complete checkpoints of a folder, by their steps."""
+    """Return the complete checkpoints in a folder, ordered by step."""
     named = [(_NAME.fullmatch(path.name), path) for path in folder.iterdir()] if folder.is_dir() else []
     return [path for _, path in sorted((int(match[1]), path) for match, path in named if match is not None)]
 
 
 def last_checkpoint(path: Path) -> Path:
-    """Return the last checkpoint of a run's folder, or the very one that a path names; CheckpointError for none."""
+    """Return the last checkpoint in a run's folder, or the path itself if it is one.
+
+    Raises CheckpointError if there is none.
+    """
     folders = [path] if (path / MANIFEST).exists() else checkpoints(path)
     if not folders:
-        raise CheckpointError(f"{path}: expected checkpoints, found none: no {MANIFEST} here, nor a folder step-N")
+        raise CheckpointError(f"{path}: expected checkpoints, found neither a {MANIFEST} nor a folder step-N")
     return folders[-1]
 
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A checkpoint that is there to read."""
+    """A checkpoint to read."""
 
     folder: Path
     manifest: Manifest
 
     @classmethod
     def of(cls, path: Path, plan: Plan) -> Checkpoint:
-        """Read the last checkpoint of a run's folder, or the very one that a path names.
+        """Open the last checkpoint in a run's folder, or the one that the path names.
 
-        Raises CheckpointError where there is none, or none of the plan's graph and seed; OSError.
+        Raises CheckpointError if there is none, or if its graph or seed is not the plan's, and OSError.
         """
         folder = last_checkpoint(path)
         manifest = read_manifest(folder / MANIFEST)
         if manifest.graph != graph_digest(plan.graph):
-            raise CheckpointError(f"{folder}: expected a checkpoint of the plan's graph, found one of another")
+            raise CheckpointError(f"{folder}: expected a checkpoint of the plan's graph, found one of another graph")
         if manifest.seed != plan.seed:
             raise CheckpointError(f"{folder}: expected the plan's seed, {plan.seed}, found {manifest.seed}")
         return cls(folder, manifest)
 
     def restore(self, trainer: Trainer) -> None:
-        """Give every tensor saved the value that it has here (collective); SharedError where the file is damaged.
+        """Load the saved value of every tensor (collective). Raises SharedError if the file is damaged.
 
         Each rank checks its share of the chunks, and reads the tiles that it needs.
         """
@@ -164,8 +170,8 @@ class Checkpoint:
         path, chunks = self.folder / TENSORS, self.manifest.chunks
         if chunk_digests(path, rank, size) != {number: chunks[number] for number in range(rank, len(chunks), size)}:
             raise CheckpointError(
-                f"{path}: damaged: expected the SHA-256 that its manifest says, found another; with its folder "
-                "removed, the checkpoint before counts"
+                f"{path}: damaged: its SHA-256 is not that of the manifest; remove the folder to resume from the "
+                "previous checkpoint"
             )
 
     def _read(self, trainer: Trainer) -> None:
@@ -176,9 +182,9 @@ class Checkpoint:
 
 
 class Saver:
-    """Writes checkpoints of one training into a folder; `data` is the data set's identity, `schedule` its text.
+    """Writes the checkpoints of a training to a folder. `data` identifies the data set; `schedule` is text.
 
-    Every rank must see the folder.
+    All ranks must see the folder.
     """
 
     def __init__(self, folder: Path, trainer: Trainer, data: str, schedule: str) -> None:
@@ -189,9 +195,9 @@ class Saver:
         self._manifest = Manifest(0, graph_digest(plan.graph), plan.seed, data, schedule)
 
     def save(self, step: int) -> None:
-        """Write the checkpoint of what `step` steps made, and remove all but the last two (collective).
+        """Write the checkpoint after `step` steps and remove all but the last two (collective).
 
-        Where a rank cannot write, nothing of it stays, and all ranks raise SharedError.
+        If a rank cannot write, the incomplete folder is removed and all ranks raise SharedError.
         """
         cluster = self._trainer.cluster
         hidden = self._folder / f".{name_of(step)}.part"
@@ -206,7 +212,7 @@ class Saver:
             raise
 
     def _publish(self, hidden: Path, step: int, digests: dict[int, str]) -> None:
-        """Write the manifest, then give the folder its name: from here on the checkpoint is there."""
+        """Write the manifest, then rename the folder. From then on the checkpoint exists."""
         chunks = [digests[number] for number in sorted(digests)]
         write_manifest(hidden / MANIFEST, msgspec.structs.replace(self._manifest, step=step, chunks=chunks))
         _settle(hidden / MANIFEST)
@@ -218,14 +224,14 @@ class Saver:
 
 
 def _make_empty(hidden: Path) -> None:
-    """Make a folder; what killed runs left unfinished goes."""
+    """Create a folder, and remove the incomplete ones of runs that were killed."""
     for left in hidden.parent.glob(".step-*.part"):
         shutil.rmtree(left)
     hidden.mkdir(parents=True)
 
 
 def _settle(path: Path) -> None:
-    """Wait until a file or folder is on the disk."""
+    """Wait until a file or folder is on disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

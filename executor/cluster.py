@@ -1,4 +1,4 @@
-"""The ranks of a job: who they are, and what they tell each other beside the program's transfers."""
+"""The ranks of a job: who they are, and how they communicate apart from the program's transfers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ HostArray = NDArray[np.generic]
 
 @dataclass(frozen=True, slots=True)
 class Cluster(ABC):
-    """The ranks of a job as one of them sees it; transports are given `comm`, `cores` are those of this rank's host."""
+    """The ranks of a job, from the view of one. Transports get `comm`; `cores` are those of this rank's host."""
 
     comm: Any
     rank: int
@@ -34,7 +34,7 @@ class Cluster(ABC):
     ranks_on_host: int
     cores: int
     library: str = field(default="arrays", kw_only=True)
-    """Whose kernels jobs run; see `executor.kernel_calls`."""
+    """The library whose kernels jobs run; see `executor.kernel_calls`."""
 
     @property
     def crowded(self) -> bool:
@@ -43,32 +43,38 @@ class Cluster(ABC):
 
     @abstractmethod
     def transport(self, name: str) -> TransportSpec:
-        """Return what a transport of this name needs."""
+        """Return the specification of a transport."""
 
     @abstractmethod
     def choose_transport(self, name: str, xp: ArrayModule) -> Choice:
-        """Return the transport that a job uses (collective); a TransportError where the one asked for cannot be."""
+        """Return the transport that a job uses (collective).
+
+        Raises TransportError if the requested one is unavailable.
+        """
 
     def with_collectives(self, choice: str) -> Cluster:
-        """Return the ranks that carry out collectives as chosen; a TransportError where they have messages alone."""
+        """Return the ranks with the chosen kind of collectives. Raises TransportError if they only have messages."""
         if choice != "pairs":
             raise TransportError(f"collectives {choice}: expected ranks of torchrun: use --collectives pairs")
         return self
 
     @abstractmethod
     def launch_advice(self, count: int) -> str:
-        """Say how a job of so many ranks is started."""
+        """Return the command that starts a job of `count` ranks."""
 
     @abstractmethod
     def least(self, number: int) -> int:
-        """Return the least of every rank's numbers, on every rank, leaving the cores to those that are not here yet."""
+        """Return the least of all ranks' numbers, on every rank.
+
+        Waiting leaves the cores to ranks that are not here yet.
+        """
 
     def barrier(self) -> None:
-        """Wait until every rank is here, leaving the cores to those that are not yet."""
+        """Wait for all ranks. Waiting leaves the cores to ranks that are not here yet."""
         self.least(0)
 
     def meet(self) -> None:
-        """Wait until every rank is here, as a transfer is waited for: a core that slept starts slowly."""
+        """Wait for all ranks in the way a transfer waits, because a core that slept starts slowly."""
         self.barrier()
 
     @abstractmethod
@@ -83,36 +89,36 @@ class Cluster(ABC):
     def broadcast(self, value: T | None) -> T:
         """Return rank 0's value, on every rank."""
 
-    def connect(self) -> None:  # noqa: B027 -- most have nothing to do
-        """Make what `pass_on` needs (collective)."""
+    def connect(self) -> None:  # noqa: B027 -- optional
+        """Prepare for `pass_on` (collective)."""
 
     @abstractmethod
     def pass_on(self, data: NDArray[np.uint8], peer: int, *, receives: bool) -> None:
-        """Send these bytes to another rank as a transfer does, or receive them from there, and wait for it."""
+        """Send these bytes to another rank as a transfer does, or receive them into `data`, and wait."""
 
     def collective(self, transport: str, operation: str, data: Array) -> Callable[[], object] | None:
-        """Return the action in which all ranks do an operation on such an array, the payload of each; None without one.
+        """Return an action in which all ranks run a library's operation on an array; None if there is no library.
 
-        The library is the transport's. The operations are "all-gather", "reduce-scatter" and "all-reduce", of a length
-        that ranks share equally.
+        The library belongs to the transport. `operation` is "all-gather", "reduce-scatter" or "all-reduce", and `data`
+        is the payload of each rank, whose length the ranks must divide.
         """
         return None
 
     @abstractmethod
     def abort(self, status: int) -> None:
-        """End every rank, and this process, at once."""
+        """End all ranks, and this process, at once."""
 
     def use_device(self, xp: ArrayModule) -> None:
-        """Compute on this rank's device from now on, on a stream that waits for no other; see `require_libraries`."""
+        """Compute on this rank's device from now on, on a stream of its own. Raises as `require_libraries`."""
         if xp is not np:
             xp.cuda.Device(self.host_rank % xp.cuda.runtime.getDeviceCount()).use()
             xp.cuda.Stream(non_blocking=True).use()
             require_libraries(xp)
 
     def assemble(self, tensor: Tensor, regions: Sequence[Region], tile: HostArray) -> HostArray | None:
-        """Put a tensor together on rank 0 from every rank's tile (host memory); None elsewhere.
+        """Return a tensor assembled on rank 0 from all ranks' tiles (host memory); None on other ranks.
 
-        Of workers that hold equal regions only the first sends.
+        Of workers with equal regions, only the first sends its tile.
         """
         firsts = {region: workers[0] for region, workers in holders(regions).items()}
         tiles = self.gather(tile if self.rank in firsts.values() else None)
@@ -125,7 +131,7 @@ class Cluster(ABC):
 
 
 def raw_bytes(array: HostArray) -> NDArray[np.uint8]:
-    """View a contiguous array's bytes; transports do not know every dtype."""
+    """Return a contiguous array's bytes. Transports do not support every dtype."""
     return array.reshape(-1).view(np.uint8)
 
 
@@ -135,25 +141,25 @@ class SingleRank(Cluster):
     __slots__ = ()
 
     def transport(self, _name: str) -> TransportSpec:
-        """Return the only one: nobody else is there."""
+        """Return the only transport. There are no other ranks."""
         return TransportSpec(plain_arena, lambda memory, _comm, _crowded: Messages(memory, 1))
 
     def choose_transport(self, name: str, _xp: ArrayModule) -> Choice:
-        """Return what is asked for, unless it needs others."""
+        """Return the requested transport. Raises TransportError if it needs other ranks."""
         if name not in ("auto", "p2p"):
             raise TransportError(f"transport {name!r}: expected several ranks, found one process")
         return Choice("p2p")
 
     def launch_advice(self, count: int) -> str:
-        """Say how a job of several ranks is started."""
+        """Return the command that starts several ranks."""
         return f"mpirun -n {count}"
 
     def least(self, number: int) -> int:
-        """Return the only number."""
+        """Return the number."""
         return number
 
     def all_gather(self, value: T) -> list[T]:
-        """Return the only value."""
+        """Return the value, in a list."""
         return [value]
 
     gather = all_gather
@@ -164,7 +170,7 @@ class SingleRank(Cluster):
 
     def pass_on(self, data: NDArray[np.uint8], peer: int, *, receives: bool) -> None:
         """Raise ValueError: there is no other rank."""
-        raise ValueError(f"expected no messages, as nobody else is there, found {data.nbytes} bytes and {peer=}")
+        raise ValueError(f"expected no messages in a job of one rank, found {data.nbytes} bytes and {peer=}")
 
     def abort(self, status: int) -> None:
         """End this process."""
@@ -172,5 +178,5 @@ class SingleRank(Cluster):
 
 
 def single_rank(cores: int) -> Cluster:
-    """Describe this process as a job of its own."""
+    """Return this process as a job of its own."""
     return SingleRank(None, 0, 1, 0, 1, cores)

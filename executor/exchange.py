@@ -1,4 +1,4 @@
-"""The copies of a transfer: packing what is sent, and unpacking or combining what was received."""
+"""The copies of a transfer: packing what is sent, and unpacking or combining what is received."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from tdl import REDUCERS
 
 Action = Callable[[], None]
 Contribution = tuple[int, list[Pair]]
-"""What one worker contributes to a transfer."""
+"""A worker, and the pieces that it contributes to a transfer."""
 
 
 def combiner(xp: ArrayModule, reducer: str) -> Callable[..., Array]:
-    """Return the function of an array module by which a reducer combines two arrays."""
+    """Return the array module's function that combines two arrays for a reducer."""
     function: Callable[..., Array] = getattr(xp, REDUCERS[reducer].numpy.__name__)
     return function
 
 
 def identity(reducer: str, dtype: np.dtype[np.generic]) -> float:
-    """Return the value of a dtype that changes nothing; of an integer the nearest to an infinite one."""
+    """Return the reducer's identity in a dtype. For integers, infinite values become the nearest integer."""
     value = REDUCERS[reducer].identity
     if dtype.name in FLOATING:
         return value
@@ -34,15 +34,15 @@ def identity(reducer: str, dtype: np.dtype[np.generic]) -> float:
 
 
 def nothing() -> None:
-    """Do nothing: the action of a task that has no work on this worker."""
+    """Do nothing: the action of a task without work on this worker."""
 
 
 def staged(
     memory: Memory, staging: int, buffer: int, message: Message, shapes: Iterable[tuple[int, ...]]
 ) -> list[Array]:
-    """Return views of a message's pieces where they lie packed in a staging buffer.
+    """Return views of a message's pieces, as they are packed in a staging buffer.
 
-    Raises ValueError where the pieces do not fill the message's bytes exactly.
+    Raises ValueError if the pieces do not fill the message exactly.
     """
     raw = memory.raw(memory.buffers[staging])
     dtype = memory.views[buffer].dtype
@@ -73,7 +73,7 @@ def unpacking(memory: Memory, staging: int, buffer: int, message: Message) -> li
 
 
 def staged_contributions(memory: Memory, task: Receive) -> list[Contribution]:
-    """Return what each peer contributes to a transfer, where it lies in staging once it was received."""
+    """Return each peer's contribution to a transfer, in staging."""
     if task.staging is None:
         return []
     return [
@@ -93,7 +93,10 @@ def local(memory: Memory, buffer: int, copied: Iterable[LocalCopy]) -> list[Pair
 
 
 def copying(xp: ArrayModule, pairs: list[Pair]) -> Action:
-    """Return the action that copies every source to its target: on a GPU all at once, so no source is a target."""
+    """Return the action that copies every source to its target.
+
+    On a GPU all run at once, so no source may be a target.
+    """
     if not pairs:
         return nothing
     if xp is not np:
@@ -107,7 +110,7 @@ def copying(xp: ArrayModule, pairs: list[Pair]) -> Action:
 
 
 def in_order(actions: list[Action]) -> Action:
-    """Return the action of doing all of these, one after the other."""
+    """Return the action that runs these actions in order."""
     if len(actions) == 1:
         return actions[0]
 
@@ -119,7 +122,7 @@ def in_order(actions: list[Action]) -> Action:
 
 
 def arrival(memory: Memory, task: Receive, received: list[Contribution]) -> Action:
-    """Return the action that puts a transfer's received and local pieces into its buffer."""
+    """Return the action that puts the received and local pieces of a transfer into its buffer."""
     contributions = [*received, (memory.worker, local(memory, task.buffer, task.local))]
     if task.reducer is not None:
         return _reduction(memory, task.buffer, task.reducer, sorted(contributions, key=lambda entry: entry[0]))
@@ -128,7 +131,7 @@ def arrival(memory: Memory, task: Receive, received: list[Contribution]) -> Acti
 
 
 def _reduction(memory: Memory, buffer: int, reducer: str, contributions: list[Contribution]) -> Action:
-    """Return the action that combines contributions, sorted by worker, on top of the reducer's identity."""
+    """Return the action that combines contributions, sorted by worker, starting from the reducer's identity."""
     whole = memory.views[buffer]
     pairs = [pair for _, pieces in contributions for pair in pieces]
     if not whole.size:

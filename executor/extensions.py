@@ -1,4 +1,4 @@
-"""What users' files add to the executor: kernels and cases of their operators, data sets, transports."""
+"""Extensions of the executor by users' files: kernels and cases of their operators, data sets, transports."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from tdl.errors import TDLError
 
 
 def kernel(name: str) -> Callable[[Kernel], Kernel]:
-    """Register the decorated function as the kernel of an operator; TDLError if it has one."""
+    """Register the decorated function as the kernel of an operator. Raises TDLError if it has one."""
     return register_in(KERNELS, "kernel", name)
 
 
 def cases(name: str) -> Callable[[Generate], Generate]:
-    """Register the decorated function as the generator of an operator's random cases; TDLError if it has one."""
+    """Register the decorated function as the generator of an operator's random cases. Raises TDLError if it has one."""
     return register_in(REGISTERED, "generator of cases", name)
 
 
 def data_set(name: str) -> Callable[[MakeDataSet], MakeDataSet]:
-    """Register the decorated function as the data set that `--data NAME` takes; TDLError if there is one."""
+    """Register the decorated function as the data set `--data NAME`. Raises TDLError if the name is taken."""
     return register_named(DATA_SETS, "data set", name)
 
 
 def transport(name: str) -> Callable[[MakeTransport], MakeTransport]:
-    """Register the decorated class as what `--transport NAME` takes; TDLError if there is one.
+    """Register the decorated class as the transport `--transport NAME`. Raises TDLError if the name is taken.
 
-    It is called by all ranks together, with the worker's memory, MPI's communicator, and whether ranks outnumber cores.
+    All ranks call it together with the worker's memory, MPI's communicator, and whether ranks outnumber cores.
     """
     if name in CHOICES:
-        raise TDLError(f"{name}: name clash: there is a transport of this name already")
+        raise TDLError(f"{name}: name clash: a transport of this name exists")
     register = register_named(TRANSPORTS, "transport", name)
 
     def enter(make: MakeTransport) -> MakeTransport:

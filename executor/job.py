@@ -1,4 +1,4 @@
-"""A job: one plan trained for some steps on all ranks, with what is asked for beside; rank 0 gets the result."""
+"""A job: train one plan for some steps on all ranks. Rank 0 gets the result."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ WARM_UP = 2
 """Steps that run before one is captured as a graph."""
 
 SHOWN_DIGITS = 12
-"""How many digits of a digest an error shows."""
+"""Digits of a digest that an error shows."""
 
 KERNEL_TEMPORARIES = "temporaries inside kernels, at their peak"
 
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """How often something is done: every `steps` steps, or after every epoch where that is None."""
+    """An interval of `steps` steps, or of an epoch if that is None."""
 
     steps: int | None
 
@@ -55,27 +55,28 @@ class Interval:
         return "epoch" if self.steps is None else str(self.steps)
 
     def is_due(self, done: int, steps_per_epoch: int) -> bool:
-        """True if it is time after so many steps."""
+        """Return whether an interval ends after `done` steps."""
         return done % (self.steps or steps_per_epoch) == 0
 
 
 def read_interval(text: str) -> Interval:
-    """Read a number of steps, or the word `step` or `epoch`; raises InputError for anything else."""
+    """Read a number of steps, or the word `step` or `epoch`. Raises InputError for anything else."""
     if text in ("step", "epoch"):
         return Interval(1 if text == "step" else None)
     if not re.fullmatch(r"[1-9]\d{0,8}", text):
-        raise InputError(f"expected a number of steps from 1, step or epoch, found {text!r}")
+        raise InputError(f"expected a number of steps from 1, or 'step' or 'epoch', found {text!r}")
     return Interval(int(text))
 
 
 @dataclass(frozen=True, slots=True)
 class JobRequest:
-    """What a job does. `xp` is the array module; `steps` counts from the start of training, before `resume` too.
+    """What a job does. `xp` is the array module; `steps` includes those before `resume`.
 
-    Held-out samples are scored `evaluate_every` so often, and at the end; checkpoints are written likewise, into the
-    folder `checkpoint`. Training begins with `weights`; `save_weights` is where those go that it ends with. Of a GPU's
-    memory `planned_bytes` are to be in use. With `graphs` steps are launched as a graph of the device's once a few ran.
-    `on_nan` is what happens after a step that is not finite. Ranks compare what they train on and hold if they `agree`.
+    Held-out samples are evaluated every `evaluate_every` and at the end; checkpoints go to the folder `checkpoint`,
+    likewise. Training starts with `weights` and writes its final weights to `save_weights`. `planned_bytes` are the GPU
+    bytes that the job is expected to use. With `graphs`, steps are launched as a device graph after a few steps.
+    `on_nan` says what happens after a step that is not finite. If they `agree`, ranks compare their inputs and
+    replicas.
     """
 
     steps: int
@@ -103,20 +104,20 @@ class JobRequest:
 
     @property
     def first_step(self) -> int:
-        """The step to begin with."""
+        """The first step to run."""
         return 0 if self.resume is None else self.resume.manifest.step
 
 
 TracedTask = tuple[str, int]
-"""A task's name in a trace, and its track there: 0 of computation, 1 of transfers."""
+"""A task's name in a trace, and its track: 0 for computation, 1 for transfers."""
 
 
 @dataclass(frozen=True, slots=True)
 class RankResult:
-    """What one rank measured: durations of its steps, bytes per step to every rank, what its last step's tasks took.
+    """The measurements of one rank: seconds of steps, bytes sent to each rank per step, times of the last step's tasks.
 
-    `moments` are before and after each task of the last step; `traced` and `tasks` are empty where not wanted. Bytes
-    outside the arena are None where not known.
+    `moments` are before and after each task of the last step; `traced` and `tasks` are empty unless requested. Bytes
+    outside the arena are None if unknown.
     """
 
     seconds: tuple[float, ...]
@@ -132,10 +133,10 @@ class RankResult:
 
 @dataclass(slots=True)
 class JobResult:
-    """What rank 0 knows at the end of a job; `answers` are (right, all) of the last epoch, in samples.
+    """The result of a job on rank 0. `answers` are (right, all) samples of the last epoch.
 
-    `evaluations` are by the number of steps done. `diverged` says what was not finite, where that ended training.
-    `left_out` are entries of the state dict whose content is not known, `library` says whose kernels ran.
+    `evaluations` are by number of steps done. `diverged` says what was not finite, if that ended training. `left_out`
+    are entries of the state dict whose content is unknown; `library` says whose kernels ran.
     """
 
     first_step: int = 0
@@ -150,17 +151,17 @@ class JobResult:
 
     @property
     def step_seconds(self) -> tuple[float, ...]:
-        """Each step's duration: the slowest rank's."""
+        """The seconds of each step: those of the slowest rank."""
         return tuple(max(durations) for durations in zip(*(rank.seconds for rank in self.ranks), strict=True))
 
     @property
     def seconds_per_step(self) -> float:
-        """The median step's duration."""
+        """The median of the seconds per step."""
         return statistics.median(self.step_seconds)
 
 
 class Job:
-    """A plan being trained, of which rank 0 tells a log, if there is one; every method is collective."""
+    """A plan in training. Rank 0 writes to the log, if there is one. Every method is collective."""
 
     def __init__(self, programs: RankPrograms, cluster: Cluster, request: JobRequest, log: Log | None = None) -> None:
         self._request = request
@@ -179,7 +180,7 @@ class Job:
             self._saver = Saver(request.checkpoint, self._trainer, request.data.identity, request.schedule.text)
 
     def run(self, progress: Callable[[], None]) -> JobResult:
-        """Train, then evaluate and check where asked to; `progress` is called after every step."""
+        """Train, then evaluate and check if requested. `progress` is called after every step."""
         self._begin()
         if self._request.measure_memory:
             tracemalloc.start()
@@ -219,13 +220,13 @@ class Job:
         self._result.ranks = self._cluster.gather(result)
         if tracemalloc.is_tracing():
             tracemalloc.stop()
-        # Evaluation leaves weights as they are, but overwrites inputs; the check compares only what updates replace.
+        # Evaluation overwrites inputs but not weights; the check only compares tensors that updates replace.
         if self._request.check and not self._result.diverged:
             self._result.check = check(self._trainer, self._data, self._request.steps)
         return self._result
 
     def finish(self) -> JobResult:
-        """Evaluate, and save weights, where asked to after the last step: nothing is trained."""
+        """Evaluate and save weights, if requested, without training."""
         self._begin()
         if self._request.evaluate:
             self._evaluate(self._request.first_step)
@@ -250,12 +251,12 @@ class Job:
         synchronize(self._request.xp)
 
     def _run(self, step: int) -> tuple[list[float], NDArray[np.int64]]:
-        """Run a step that is loaded on all ranks, which alone is timed."""
+        """Run a step whose inputs are loaded on all ranks. Only this part is timed."""
         request, last = self._request, step == self._request.steps - 1
         return self._trainer.run(clock_of(request.xp) if last and (request.trace or request.tasks) else HOST_CLOCK)
 
     def _after_step(self, done: int, seconds: float) -> None:
-        """Evaluate, write a checkpoint and log where it is time; evaluate and write at the end of training, too."""
+        """Evaluate, write a checkpoint and log if an interval ends. The last step also evaluates and writes."""
         request, last = self._request, done == self._request.steps
         if self._is_due(request.evaluate_every, done) or (last and request.evaluate):
             self._evaluate(done)
@@ -268,7 +269,7 @@ class Job:
             self._log.tell(done, seconds, loss, self._result.evaluations.get(done, Score()))
 
     def _save(self, saver: Saver, done: int) -> None:
-        """Write a checkpoint of what is finite and, where ranks are to agree, held alike."""
+        """Write a checkpoint, unless a value is not finite. With `agree`, replicas must be equal."""
         if self._fault and self._request.on_nan == "continue":
             return
         if self._request.agree:
@@ -294,16 +295,16 @@ class Job:
             self._result.losses.append(float(loss.sum()))
 
     def _kept(self) -> Mapping[str, Array]:
-        """Copy what a step changes, where it is to be taken back if it is not finite."""
+        """Copy the tensors that a step changes, if a step that is not finite is to be undone."""
         if self._request.on_nan != "skip":
             return {}
         return {name: self._trainer.view(name).copy() for name in self._changed}
 
     def _is_over(self, done: int, kept: Mapping[str, Array]) -> bool:
-        """True if training ends because a step is not finite, which is taken back where the state before is `kept`.
+        """Return whether training ends because a step is not finite. If the state before is `kept`, undo the step.
 
-        The loss is looked at here, and known to all where they meet before the next step; what a step changed is
-        looked at where it can be taken back or is to be written.
+        The loss is checked here on each rank and shared when ranks meet before the next step. The changed tensors are
+        only checked if the step can be undone or a checkpoint is due.
         """
         request, loss = self._request, [name for metric, name in self._graph.metrics.items() if metric == "loss"]
         if not kept and not (done == request.steps or self._is_due(request.checkpoint_every, done)):
@@ -324,9 +325,9 @@ class Job:
         return every is not None and every.is_due(done, self._data.steps_per_epoch)
 
     def _note_answers(self, step: int) -> None:
-        """Count right answers in the last epoch of training, unless it is the loss by which the data set scores.
+        """Count right answers in the last epoch of training, unless the data set scores by the loss.
 
-        Of several micro-batches the last one's logits are there.
+        Of several micro-batches, only the last one's logits are stored.
         """
         held_out, metrics = self._data.held_out, classification(self._graph)
         is_scored = held_out is None or held_out.metric == "logits"
@@ -340,19 +341,19 @@ class Job:
             self._result.answers = right + right_answers(logits, expected), seen + expected.size
 
     def _outside_arena(self) -> dict[str, int | None]:
-        """Name what this rank allocated beside the arena; of a GPU also what is in use there in all, and planned."""
+        """Return what this rank allocated outside the arena; on a GPU, also its memory in use and planned."""
         trainer, request = self._trainer, self._request
         sizes: dict[str, int | None] = {"alignment of the arena": trainer.arena.slack_bytes}
         sizes.update(trainer.worker.outside_arena)
         if request.xp is not np:
             return sizes | self._on_device()
         temporaries = None
-        if request.measure_memory and trainer.kernels is LIBRARIES["arrays"]:  # Python sees what NumPy allocates
+        if request.measure_memory and trainer.kernels is LIBRARIES["arrays"]:  # tracemalloc sees NumPy's allocations
             temporaries = tracemalloc.get_traced_memory()[1] - tracemalloc.get_traced_memory()[0]
         return sizes | {KERNEL_TEMPORARIES: temporaries}
 
     def _on_device(self) -> dict[str, int | None]:
-        """Name what allocators hold, which is what kernels used at most, and what is in use of the device's memory."""
+        """Return what allocators reserve (the peak use of kernels), and how much of the device's memory is in use."""
         free, total = self._request.xp.cuda.runtime.memGetInfo()
         held = self._trainer.kernels.held_bytes()
         return {
@@ -364,12 +365,12 @@ class Job:
 
 
 def traced_task(task: Task) -> TracedTask:
-    """Return how a trace shows a task."""
+    """Return the name and track of a task in a trace."""
     return (task.title, 0) if isinstance(task, Compute) else (f"{type(task).__name__} {task.transfer}", 1)
 
 
 def durations(moments: Sequence[float], waits: Sequence[tuple[float, float]]) -> list[Duration]:
-    """Return how long each task of a step took, and how long of that it waited."""
+    """Return the seconds of each task of a step, and the part of them for which it waited."""
     waited = [0.0] * len(moments)
     for start, stop in waits:
         waited[bisect_right(moments, start) - 1] += stop - start
@@ -377,7 +378,7 @@ def durations(moments: Sequence[float], waits: Sequence[tuple[float, float]]) ->
 
 
 def compute_seconds(tasks: Sequence[Task], took: Sequence[Duration]) -> float:
-    """Return how long a step's compute tasks computed; before they overwrite what others read, they wait."""
+    """Return the seconds in which a step's compute tasks computed, without waiting for readers of their outputs."""
     return sum(
         seconds - waited for task, (seconds, waited) in zip(tasks, took, strict=True) if isinstance(task, Compute)
     )

@@ -1,4 +1,4 @@
-"""The kernel calls of a program as actions on a worker's memory, by the library that is fastest where that is asked."""
+"""The kernel calls of a program as actions on a worker's memory, optionally by the fastest library per operator."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from planner.program.workspace import combined_bytes
 
 
 def kernel_calls(tasks: Iterable[Task]) -> Iterator[tuple[Kernel, SlicedCall]]:
-    """Yield every call of every kernel in order."""
+    """Yield every call of every kernel, in order."""
     for task in tasks:
         if isinstance(task, Compute):
             for kernel in task.kernels:
@@ -33,7 +33,7 @@ def kernel_calls(tasks: Iterable[Task]) -> Iterator[tuple[Kernel, SlicedCall]]:
 
 
 class KernelCalls:
-    """The calls of a program's kernels over a memory; `rate` multiplies learning rates."""
+    """The calls of a program's kernels on a memory. `rate` scales learning rates."""
 
     def __init__(self, memory: Memory, kernels: KernelSet, rate: Rate) -> None:
         self._memory, self._kernels, self._rate = memory, kernels, rate
@@ -42,12 +42,15 @@ class KernelCalls:
         self._faults = None if memory.xp is np or not self._has_integers() else memory.xp.zeros(1, bool)
 
     def _has_integers(self) -> bool:
-        """True if a kernel writes integers, which may be too large."""
+        """Return whether a kernel writes integers, which may overflow."""
         calls = kernel_calls(distinct(self._memory.program.tasks))
         return any(self._memory.buffers[place].dtype == "int32" for _, call in calls for place, _ in call.outputs)
 
     def action(self, kernel: Kernel, call: SlicedCall) -> Action:
-        """Return the action of one kernel call; one that combines computes into scratch first, unless it can add."""
+        """Return the action of one kernel call.
+
+        A call that combines computes into scratch first, unless its kernel can add.
+        """
         if kernel.op not in self._kernels.kernels:
             raise ValueError(f"node {kernel.node}: no kernel for operator {kernel.op}")
         targets = self._parts(call.outputs)
@@ -66,7 +69,7 @@ class KernelCalls:
         return action
 
     def at_once(self, first: Task, second: Task) -> Action | None:
-        """Return the action that does two tasks, of the same operands, with one kernel; None where there is none."""
+        """Return the action that runs two tasks on the same operands with one kernel; None if there is none."""
         calls = [*kernel_calls([first]), *kernel_calls([second])]
         if len(calls) != 2:
             return None
@@ -77,7 +80,10 @@ class KernelCalls:
         return partial(compute, *(self._prepared(kernel, call, self._parts(call.outputs)) for kernel, call in calls))
 
     def several(self, tasks: Sequence[Task]) -> Action | None:
-        """Return the action that does neighbouring tasks, calls of one operator on a GPU; None where there is none."""
+        """Return the action that runs consecutive calls of one operator at once; None if that is impossible.
+
+        It exists only on a GPU.
+        """
         calls = list(kernel_calls(tasks))
         (kernel, _), *_ = calls
         if self._memory.xp is np or kernel.op not in self._kernels.several or any(c.combine for _, c in calls):
@@ -96,7 +102,7 @@ class KernelCalls:
         )
 
     def require_no_faults(self) -> None:
-        """Raise DataError if data broke a rule since the last call; waits for a GPU."""
+        """Raise a DataError if data broke a rule since the last check. Waits for a GPU."""
         if self._faults is not None and bool(self._faults.get()[0]):
             self._faults.fill(0)
             raise DataError(BEYOND_32_BITS)
@@ -105,7 +111,10 @@ class KernelCalls:
         return tuple(self._memory.part(buffer, slices) for buffer, slices in places)
 
     def _adds_up(self, targets: tuple[Array, ...]) -> bool:
-        """True if a kernel may add to these; in 16 bits what is added is rounded first, and a GPU has the bandwidth."""
+        """Return whether a kernel may add to these arrays.
+
+        16-bit addends would be rounded first, and a GPU has the bandwidth for a separate addition.
+        """
         return self._memory.xp is np and all(target.dtype in (np.float32, np.float64) for target in targets)
 
     def _scratch_like(self, arrays: tuple[Array, ...]) -> tuple[Array, ...]:
@@ -117,17 +126,17 @@ class KernelCalls:
 
 
 AUTO = "auto"
-"""Of every operator the library that is faster on the job's own calls."""
+"""Selects, for every operator, the library that is faster on the job's own calls."""
 
 TRIALS = 3
-"""Runs of a call, of which the shortest counts; the first one touches memory."""
+"""Runs of a call, of which the fastest counts. The first one touches memory."""
 
 
 def kernel_set(library: str, memory: Memory, cluster: Cluster) -> KernelSet:
-    """Return a library's kernels, or with `auto` every operator's fastest (collective); overwrites the memory then.
+    """Return a library's kernels. `auto` selects the fastest for every operator (collective) and overwrites the memory.
 
-    On a GPU `auto` is PyTorch, where it computes there. Raises InputError for a library that is not loaded, or does not
-    compute on these arrays.
+    On a GPU `auto` is PyTorch, if it computes there. Raises InputError if the library is not loaded or does not support
+    these arrays.
     """
     if library == AUTO and memory.xp is not np:
         torch = LIBRARIES.get("torch")
@@ -138,7 +147,7 @@ def kernel_set(library: str, memory: Memory, cluster: Cluster) -> KernelSet:
         return LIBRARIES[library]
     if library != AUTO:
         raise InputError(f"kernels {library!r}: expected one of {', '.join((*LIBRARIES, AUTO))}")
-    memory.arena.bytes[...] = 0  # which are valid indices, too
+    memory.arena.bytes[...] = 0  # zeros are also valid indices
     seconds = defaultdict[tuple[str, str], float](float)
     for of_rank in cluster.all_gather(_seconds(memory)):
         for key, taken in of_rank.items():
@@ -147,7 +156,7 @@ def kernel_set(library: str, memory: Memory, cluster: Cluster) -> KernelSet:
 
 
 def _seconds(memory: Memory) -> Mapping[tuple[str, str], float]:
-    """Return how long all calls of each operator take by each library, of operators that several have."""
+    """Return the seconds of all calls of each operator by each library, for operators that several have."""
     calls = {name: KernelCalls(memory, kernels, Rate()) for name, kernels in LIBRARIES.items()}
     alike = Counter(_alike(*call) for call in kernel_calls(memory.program.tasks) if _is_choice(call[0].op))
     firsts = {_alike(*call): call for call in reversed(list(kernel_calls(memory.program.tasks)))}
@@ -164,7 +173,7 @@ def _is_choice(op: str) -> bool:
 
 
 def _alike(kernel: Kernel, call: SlicedCall) -> tuple[str, ...]:
-    """Name what the duration of a call depends on."""
+    """Return everything that the duration of a call depends on."""
     ranges = {name: stop - start for name, (start, stop) in call.ranges.items()}
     return kernel.op, repr(kernel.attributes), repr(ranges), repr(call.combine)
 
@@ -189,7 +198,7 @@ def _fastest(seconds: Mapping[tuple[str, str], float]) -> KernelSet:
 
 
 def _said(chosen: Mapping[str, str]) -> str:
-    """Say which operators each library computes: all that are not named are the first's."""
+    """Return which operators each library computes. The first library computes all others."""
     first, *others = LIBRARIES
     parts = [
         f"{LIBRARIES[name].library} of {', '.join(op for op in chosen if chosen[op] == name)}"

@@ -1,4 +1,4 @@
-"""What is told of training while it goes on: lines, a table in a CSV file, scalars for TensorBoard."""
+"""Logs of training: lines, a table in a CSV file, scalars for TensorBoard."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ from tensor_partitioner.display.progress import duration
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What is told after so many steps; `scalars` are by name, those unknown None."""
+    """A log entry after `done` steps.
+
+    `scalars` are by name, None if unknown; `left_s` is the estimated remaining time.
+    """
 
     done: int
     steps: int
@@ -40,7 +43,7 @@ class Record:
 
 
 DIGITS = "_0123456789"
-"""What tells several learning rates apart."""
+"""Characters of the suffix that distinguishes several learning rates."""
 
 SHOWN: Mapping[str, str] = {
     "loss": "loss {:.6g}",
@@ -51,13 +54,13 @@ SHOWN: Mapping[str, str] = {
     "samples_per_s": "{:,.4g} samples/s",
     "tokens_per_s": "{:,.4g} tokens/s",
 }
-"""How a line shows a scalar, by name."""
+"""The format of each scalar in a line, by name."""
 
 Sink = Callable[[Record], object]
 
 
 class Log:
-    """Tells `sinks` of a training of a graph that makes `steps`; speed is that since it told them last."""
+    """Writes entries of a training to `sinks`. Speeds are measured since the last entry."""
 
     def __init__(self, graph: Graph, schedule: Schedule, steps: range, steps_per_epoch: int) -> None:
         rates = {node.attrs.get(LEARNING_RATE) for node in graph.nodes}
@@ -70,7 +73,7 @@ class Log:
         self.sinks: list[Sink] = []
 
     def tell(self, done: int, seconds: float, loss: float | None, score: Score) -> None:
-        """Tell of what there is after so many steps, of which the last took so long."""
+        """Write an entry after `done` steps, the last of which took `seconds`."""
         now = time.monotonic()
         speed = (done - self._told) / (now - self._told_s)
         left_s = (now - self._begun_s) / (done - self._steps.start) * (self._steps.stop - done)
@@ -98,10 +101,10 @@ def line(record: Record) -> None:
 
 
 def sink_of(path: Path, first_step: int) -> Sink:
-    """Return what writes records to a CSV file, by that suffix, or else to a folder of TensorBoard's.
+    """Return a function that writes records to a CSV file, if the suffix says so, or to a TensorBoard folder.
 
-    A training that goes on after `first_step` steps keeps what was written up to there. Raises an InputError for a file
-    that is no such table, OSError, and a ModuleNotFoundError where TensorBoard is not installed.
+    A training that resumes after `first_step` steps keeps earlier entries. Raises InputError for a file that is not
+    such a table, OSError, and ModuleNotFoundError if TensorBoard is not installed.
     """
     return _table(path, first_step) if path.suffix == ".csv" else _tensorboard(path, first_step)
 
@@ -111,7 +114,7 @@ def _table(path: Path, first_step: int) -> Sink:
     try:
         rows = before[:1] + [row for row in before[1:] if int(row.partition(",")[0]) <= first_step]
     except ValueError as error:
-        raise InputError(f"{path}: expected a table that begins with the number of steps: {error}") from error
+        raise InputError(f"{path}: expected a table whose first column is the number of steps: {error}") from error
     write_file(path, "".join(f"{row}\n" for row in rows))
 
     def tell(record: Record) -> None:
@@ -130,7 +133,7 @@ def _tensorboard(folder: Path, first_step: int) -> Sink:
     events, summaries = map(
         import_module, ("tensorboard.compat.proto.event_pb2", "tensorboard.compat.proto.summary_pb2")
     )
-    if first_step:  # what was written of later steps is not shown
+    if first_step:  # hides entries of later steps
         started = events.SessionLog(status=events.SessionLog.START)
         writer.add_event(events.Event(wall_time=time.time(), step=first_step + 1, session_log=started))
 

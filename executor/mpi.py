@@ -1,4 +1,4 @@
-"""The ranks that an MPI's mpirun starts, and the transport that they choose."""
+"""The ranks started by mpirun, and the choice of their transport."""
 
 from __future__ import annotations
 
@@ -37,23 +37,23 @@ TRANSPORTS: Mapping[str, TransportSpec] = MappingProxyType(
 """Transports by name."""
 
 BEST_FIRST: Mapping[str, tuple[str, ...]] = MappingProxyType({"numpy": ("shared",), "cupy": ("nccl", "ipc")})
-"""What "auto" tries before "p2p", which always works, by the array module."""
+"""Transports that "auto" tries, by array module, before "p2p", which always works."""
 
 WITHIN_HOST = ("shared", "ipc")
-"""Transports that differ from those between hosts only where ranks share a host."""
+"""Transports that only differ from "p2p" for ranks on the same host."""
 
 
 def choose(name: str, xp: ArrayModule, comm: MPI.Intracomm) -> Choice:
-    """Return the transport that a job uses (collective): every one better than "p2p" is tried before it is taken.
+    """Return the transport that a job uses (collective). Every one better than "p2p" is tested before it is chosen.
 
-    Raises TransportError on every rank where another than "auto" is asked for and cannot be.
+    Raises TransportError on every rank if a specific transport is requested and unavailable.
     """
     if name == "p2p" or name in REGISTERED:
         return Choice(name)
     if name not in CHOICES:
         raise TransportError(f"transport {name!r}: expected one of {', '.join((*CHOICES, *REGISTERED))}")
     if name not in ("auto", *TRANSPORTS):
-        raise TransportError(f"transport {name!r} is of ranks that torchrun starts: use --transport auto")
+        raise TransportError(f"transport {name!r} needs ranks started by torchrun: use --transport auto")
     better = BEST_FIRST[xp.__name__]
     if name == "auto":
         return _best(better if comm.Get_size() > 1 else (), xp, comm)
@@ -83,7 +83,7 @@ def _shared_obstacle(xp: ArrayModule, comm: MPI.Intracomm) -> str | None:
 OBSTACLES: Mapping[str, Callable[[ArrayModule, MPI.Intracomm], str | None]] = MappingProxyType(
     {"shared": _shared_obstacle, "ipc": ipc_obstacle, "nccl": nccl_obstacle}
 )
-"""What says why some rank cannot use a transport, or None where all can; collective."""
+"""Functions that say why some rank cannot use a transport, or return None (collective)."""
 
 
 T = TypeVar("T")
@@ -91,13 +91,13 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class MpiCluster(Cluster):
-    """A communicator for the program's transfers and one of its own for diagnostics, so that they never mix."""
+    """The ranks of MPI. Transfers and diagnostics have communicators of their own, so their messages never mix."""
 
     comm: MPI.Intracomm
     diagnostics: MPI.Intracomm
 
     def transport(self, name: str) -> TransportSpec:
-        """Return what a transport of this name needs."""
+        """Return the specification of a transport."""
         return REGISTERED[name] if name in REGISTERED else TRANSPORTS[name]
 
     def choose_transport(self, name: str, xp: ArrayModule) -> Choice:
@@ -105,17 +105,20 @@ class MpiCluster(Cluster):
         return choose(name, xp, self.comm)
 
     def launch_advice(self, count: int) -> str:
-        """Say how a job of so many ranks is started, and why there may be one alone."""
+        """Return the command that starts `count` ranks, and why there may be only one now."""
         return start_advice(count, self.size, os.environ)
 
     def least(self, number: int) -> int:
-        """Return the least of every rank's numbers, on every rank, leaving the cores to those that are not here yet."""
+        """Return the least of all ranks' numbers, on every rank.
+
+        Waiting leaves the cores to ranks that are not here yet.
+        """
         least = np.array(number)
         doze([self.diagnostics.Iallreduce(MPI.IN_PLACE, least, MPI.MIN)])
         return int(least)
 
     def meet(self) -> None:
-        """Wait until every rank is here, as a transfer is waited for: a core that slept starts slowly."""
+        """Wait for all ranks in the way a transfer waits, because a core that slept starts slowly."""
         wait_for(self.crowded)([self.diagnostics.Ibarrier()])
 
     def gather(self, value: T) -> list[T]:
@@ -134,13 +137,13 @@ class MpiCluster(Cluster):
         return cast(T, self.diagnostics.bcast(value))
 
     def pass_on(self, data: NDArray[np.uint8], peer: int, *, receives: bool) -> None:
-        """Send these bytes to another rank as a transfer does, or receive them from there, and wait for it."""
+        """Send these bytes to another rank as a transfer does, or receive them into `data`, and wait."""
         message = [data, MPI.BYTE]
         request = self.comm.Irecv(message, peer) if receives else self.comm.Isend(message, peer)
         wait_for(self.crowded)([request])
 
     def abort(self, status: int) -> None:
-        """End every rank, and this process, at once."""
+        """End all ranks, and this process, at once."""
         if self.size > 1:
             end_job(status, os.environ)
             MPI.COMM_WORLD.Abort(status)
@@ -148,13 +151,13 @@ class MpiCluster(Cluster):
 
 
 def job_cluster() -> MpiCluster:
-    """Describe all ranks that mpirun started (collective)."""
+    """Return all ranks that mpirun started (collective)."""
     comm = MPI.COMM_WORLD
     return MpiCluster(comm, comm.Get_rank(), comm.Get_size(), *host_place(comm), diagnostics=comm.Dup())
 
 
 def start_advice(workers: int, size: int, environ: Mapping[str, str]) -> str:
-    """Say how a job of so many ranks is started, and what else makes jobs of size 1."""
+    """Return the command that starts a job of `workers` ranks, and what else causes jobs of size 1."""
     advice, place = f"mpirun -n {workers}", launcher_place(environ)
     if size > 1:
         return advice

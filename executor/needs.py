@@ -1,4 +1,4 @@
-"""What a job takes of its ranks' GPUs, and whether that is free: found out before anything is allocated."""
+"""The memory that a job needs on its ranks' GPUs, and whether it is free, checked before anything is allocated."""
 
 from __future__ import annotations
 
@@ -30,34 +30,35 @@ TEMPORARIES = "temporaries of kernels, estimated"
 CHECKED = "arena of the check's one worker"
 SINGLE_BYTES = 4
 SHARES: Mapping[bool, tuple[float, float]] = {False: (0.6, 1.7), True: (0.0, 0.75)}
-"""Of a call's operands and results in single precision, what a weight's update and another kernel keep besides.
+"""Temporaries of a weight update and of other kernels, relative to operands and results in single precision.
 
-By whether kernels are PyTorch's; those of CuPy copy operands and results of 16 bits in single precision before.
+The key says whether kernels are PyTorch's. CuPy's kernels additionally copy 16-bit operands and results in single
+precision.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """What one rank needs: lines that are certain, and an estimate of its kernels' temporaries."""
+    """The memory that one rank needs: lines that are certain, and an estimate of its kernels' temporaries."""
 
     needs: tuple[Need, ...]
     temporaries: Need
 
     @property
     def nbytes(self) -> int:
-        """Bytes in all, without temporaries."""
+        """Total bytes without temporaries."""
         return sum(need.nbytes for need in self.needs)
 
     def beside(self, alone: Demand) -> Demand:
-        """Return what both need where kernels take turns, and the other's arena is allocated too."""
+        """Return the demand of both if their kernels alternate and both arenas are allocated."""
         others = sorted((*self.needs[1:], *alone.needs[1:]), key=_size)
-        larger = {need.what: need for need in others}  # of each line
+        larger = {need.what: need for need in others}  # the larger of each line
         arenas = self.needs[0], replace(alone.needs[0], what=CHECKED)
         return Demand((*arenas, *larger.values()), max(self.temporaries, alone.temporaries, key=_size))
 
 
 def demand(programs: RankPrograms, xp: Any, transport: str, *, pytorch: bool) -> Demand:
-    """Return what a rank needs of its device beside the context, which is there."""
+    """Return what a rank needs on its device besides the context, which exists already."""
     workers = [program.worker for program in (programs.training, programs.evaluation) if program is not None]
     libraries = Libraries(
         capability=capability(xp),
@@ -77,19 +78,19 @@ def _size(need: Need) -> int:
 
 
 def capability(xp: Any) -> tuple[int, int]:
-    """Return the current device's compute capability."""
+    """Return the compute capability of the current device."""
     digits: str = xp.cuda.Device().compute_capability
     return int(digits[:-1]), int(digits[-1])
 
 
 def peers(workers: Sequence[WorkerProgram]) -> set[int]:
-    """Return whom workers' programs exchange messages with."""
+    """Return the workers with which these programs exchange messages."""
     transfers = (task for worker in workers for task in distinct(worker.tasks) if isinstance(task, Send | Receive))
     return {message.peer for task in transfers for message in task.messages if message.nbytes}
 
 
 def temporaries_bytes(worker: WorkerProgram, *, pytorch: bool) -> int:
-    """Estimate the most that any kernel call keeps beside operands and results; they take turns."""
+    """Estimate the largest temporaries of any kernel call. Calls alternate."""
     calls = kernel_calls(distinct(worker.tasks))
     return max((_call_bytes(worker, kernel.op, call, pytorch) for kernel, call in calls), default=0)
 
@@ -103,7 +104,7 @@ def _call_bytes(worker: WorkerProgram, op: str, call: SlicedCall, pytorch: bool)
 
 
 def release(xp: Any) -> None:
-    """Give back what allocators hold of the device's memory, and nothing uses."""
+    """Free the device memory that allocators reserve but do not use."""
     gc.collect()
     xp.get_default_memory_pool().free_all_blocks()
     for kernels in LIBRARIES.values():
@@ -111,15 +112,15 @@ def release(xp: Any) -> None:
 
 
 def is_pytorch(library: str, xp: Any) -> bool:
-    """True if the kernels that `--kernels` names are PyTorch's on a GPU."""
+    """Return whether the kernels that `--kernels` names are PyTorch's, on a GPU."""
     torch = LIBRARIES.get("torch")
     return torch is not None and library in ("torch", AUTO) and torch.obstacle(xp) is None
 
 
 def require_room(ranks: Cluster, xp: Any, plan: str, own: Demand) -> int:
-    """Return the bytes that this rank's GPU will have in use (collective); a SharedError where they are not free.
+    """Return the bytes that will be in use on this rank's GPU (collective). Raises SharedError if they are not free.
 
-    Ranks of one GPU share it. Where only the temporaries' estimate may be too much, rank 0 warns.
+    Ranks of one GPU share it. If only the estimated temporaries may not fit, rank 0 prints a warning.
     """
     release(xp)
     ranks.barrier()
@@ -146,7 +147,7 @@ def _needed(demands: Sequence[Demand]) -> tuple[int, int]:
 
 
 def room_line(numbers: Sequence[int], demands: Sequence[Demand], free: int, *, estimate: bool = False) -> str:
-    """Say what ranks of one GPU need, what is free, by how much it is too little, and what to do."""
+    """Return what ranks of one GPU need, what is free, how much is missing, and what to do."""
     sizes = Counter[str]()
     for demanded in demands:
         lines = (*demanded.needs, demanded.temporaries) if estimate else demanded.needs

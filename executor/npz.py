@@ -1,4 +1,4 @@
-"""Files of NumPy's arrays by name: each is read when it is asked for, and what is damaged is said in one line."""
+"""NumPy's .npz files. Arrays are read on access, and damage is reported in one line."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from planner.errors import InputError
 
 
 class Npz(Mapping[str, HostArray]):
-    """The arrays of a .npz file, none of which is kept; nothing in it is executed.
+    """The arrays of a .npz file. None is cached, and nothing in the file is executed.
 
-    Raises OSError, or InputError where it holds anything else or is damaged, now or when an array is read.
+    Raises OSError, or InputError if the file is damaged or not of this kind, on opening or when an array is read.
     """
 
     def __init__(self, path: Path) -> None:
@@ -46,5 +46,5 @@ class Npz(Mapping[str, HostArray]):
     def _said(self) -> Iterator[None]:
         try:
             yield
-        except Exception as error:  # NumPy, zipfile and the decompressors raise nearly every kind
+        except Exception as error:  # NumPy, zipfile and decompressors raise many kinds
             raise InputError(f"{self._path}: expected arrays as numpy.savez writes them: {error}") from error

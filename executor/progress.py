@@ -1,6 +1,6 @@
-"""How far the ranks of a host have come: a counter each, in memory that they share.
+"""Progress counters of the ranks of a host, in shared memory.
 
-What a rank stored before it raised its counter, others see once they see that, where stores are `ORDERED`.
+If stores are `ORDERED`, a rank that sees another's counter also sees everything stored before it was raised.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ ORDERED = platform.machine() in ("x86_64", "AMD64")
 """True if processors of this kind keep the order of stores."""
 
 LINE_BYTES = 64
-"""A counter each cache line."""
+"""Bytes of a cache line. Each has one counter."""
 
-SYS_FUTEX, WAIT, WAKE = 202, 9, 10  # of x86-64 Linux; the variants that select sleepers by a set of bits
+SYS_FUTEX, WAIT, WAKE = 202, 9, 10  # x86-64 Linux; variants with a bit set of sleepers
 ALL = 0xFFFFFFFF
 SLEEP_NS = 200_000
-"""The longest sleep where there is something to look after meanwhile."""
+"""Longest sleep if there is other work to do meanwhile."""
 
 Meanwhile = Callable[[], object]
 
 
 def obstacle(comm: MPI.Intracomm) -> str | None:
-    """Say why ranks of some host cannot follow each other's counters; None where all can (collective)."""
+    """Return why ranks of some host cannot follow each other's counters; None if all can (collective)."""
     reason = None if ORDERED else "expected an x86-64 processor, which keeps the order of stores"
     return first_reason(comm, reason) or shared_memory.obstacle(comm, neighbours(comm))
 
@@ -41,10 +41,10 @@ class _Timespec(ctypes.Structure):
 
 
 class Progress:
-    """The counters of some ranks of one host, ascending, of which this is one; made by all together.
+    """The counters of some ranks of one host, in ascending order, including this one. All create it together.
 
-    Where ranks outnumber cores (`crowded`), who waits sleeps until the counter that it waits for is raised for it; else
-    it looks all the time. `meanwhile` is called now and then while waiting.
+    If ranks outnumber cores (`crowded`), a waiting rank sleeps until the counter is raised for it; otherwise it polls.
+    `meanwhile` is called from time to time while waiting.
     """
 
     def __init__(
@@ -63,21 +63,21 @@ class Progress:
         self._futex = ctypes.CDLL(None, use_errno=True).syscall
 
     def wakes(self, ranks: Iterable[int]) -> int:
-        """Return the set of ranks, in bits, that `raise_to` is to wake."""
+        """Return the set of ranks that `raise_to` shall wake, as bits."""
         return int(np.bitwise_or.reduce([self._bits[rank] for rank in ranks], initial=0))
 
     def raise_to(self, value: int, woken: int = ALL) -> None:
-        """Raise this rank's counter, and wake those who may wait for a value that it passed."""
+        """Raise this rank's counter, and wake the ranks that may wait for it."""
         self._own[0] = value
         if self._crowded:
             self._futex(SYS_FUTEX, self._own_address, WAKE, 0x7FFFFFFF, None, None, ctypes.c_uint32(woken))
 
     def reached(self, rank: int, value: int) -> bool:
-        """True if a rank's counter is at least `value`."""
+        """Return whether a rank's counter is at least `value`."""
         return self._counters[rank][0] >= value
 
     def wait(self, rank: int, value: int) -> None:
-        """Return once a rank's counter is at least `value`."""
+        """Wait until a rank's counter is at least `value`."""
         counter, meanwhile = self._counters[rank], self._meanwhile
         while (seen := counter[0]) < value:
             if meanwhile is not None:
@@ -86,7 +86,7 @@ class Progress:
                 self._sleep(self._addresses[rank], seen)
 
     def _sleep(self, address: ctypes.c_void_p, seen: int) -> None:
-        """Sleep until woken, unless the counter is not what was seen any more; a signal ends it, too."""
+        """Sleep until woken, unless the counter has changed since it was `seen`. A signal also ends the sleep."""
         until = None
         if self._meanwhile is not None:
             now = time.monotonic_ns() + SLEEP_NS

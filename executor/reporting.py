@@ -1,4 +1,4 @@
-"""From a job's result to the report and the trace that simulator and executor share."""
+"""Turn the result of a job into the report and the trace that simulator and executor share."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from planner.report.trace import Trace, Track
 
 
 def hardware(xp: Any, cluster: Cluster) -> str:
-    """Describe what this host's ranks run on."""
+    """Return a description of the hardware of this host's ranks."""
     if xp is not np:
         device = xp.cuda.runtime.getDeviceProperties(xp.cuda.Device().id)
         return f"{xp.cuda.runtime.getDeviceCount()} x {device['name'].decode()}, {cluster.ranks_on_host} ranks per host"
@@ -26,18 +26,18 @@ def hardware(xp: Any, cluster: Cluster) -> str:
 
 
 def processor(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
-    """Return the processor's name."""
+    """Return the name of the processor."""
     lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
     names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
     return next(names, "") or platform.processor() or platform.machine()
 
 
 def report(plan: Plan, path: Path, result: JobResult, settings: Mapping[str, Setting]) -> Report:
-    """Return the report of a job, on rank 0; `settings` include the machine's description under "hardware"."""
+    """Return the report of a job, on rank 0. `settings` has the machine's description under "hardware"."""
     batch, seconds = batch_size(plan.graph), result.seconds_per_step
     right, seen = result.answers
     records = tuple(record for rank in result.ranks for record in rank.tasks)
-    is_timed = bool(records) or settings["backend"] == "numpy"  # a device computes while its host goes on
+    is_timed = bool(records) or settings["backend"] == "numpy"  # on a device, host time is not compute time
     evaluations = tuple(
         Evaluation(step=done, accuracy=score.accuracy, loss=None if score.loss is None else finite(score.loss))
         for done, score in result.evaluations.items()
@@ -77,9 +77,9 @@ def report(plan: Plan, path: Path, result: JobResult, settings: Mapping[str, Set
 
 
 def trace(result: JobResult, one_clock: bool) -> Trace:
-    """Return the trace of the last step: every worker's tasks.
+    """Return the trace of the last step, with every worker's tasks.
 
-    Ranks of one host share a clock; else every rank's step starts at zero.
+    Ranks of one host share a clock. Otherwise every rank's step starts at zero.
     """
     timeline = Trace()
     first = min(rank.moments[0] for rank in result.ranks)
@@ -92,7 +92,7 @@ def trace(result: JobResult, one_clock: bool) -> Trace:
 
 
 def _outside_arena(result: JobResult) -> tuple[OutsideArena, ...]:
-    """Return the largest rank's bytes of everything that was allocated outside the arena."""
+    """Return the bytes of everything allocated outside the arena, for the rank with the most."""
     rows = []
     for what in dict.fromkeys(name for rank in result.ranks for name in rank.outside_arena):
         sizes = [rank.outside_arena.get(what, 0) for rank in result.ranks]

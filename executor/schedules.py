@@ -1,6 +1,6 @@
-"""Schedules of the learning rate: what every update's own rate is multiplied by, step by step.
+"""Learning-rate schedules: the factor by which each update's learning rate is multiplied, step by step.
 
-A schedule is a function of the number of the step alone, so that training goes on from a checkpoint as it would have.
+A schedule depends only on the number of the step, so a resumed training continues unchanged.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ FORM = "[warmup=STEPS,](constant | cosine=STEPS[:LEAST] | step=STEPS:FACTOR)"
 
 
 class ScheduleError(InputError):
-    """A schedule is not spelled as one."""
+    """A schedule is misspelled."""
 
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """A rise from zero during `warmup` steps; then, counted from there, what `kind` says of `steps` and `factor`.
+    """A linear warm-up of `warmup` steps, then a schedule of some `kind` with parameters `steps` and `factor`.
 
-    `text` is how the user spelled it.
+    `text` is the user's spelling.
     """
 
     text: str = "constant"
@@ -40,14 +40,14 @@ class Schedule:
     factor: float = 1.0
 
     def at(self, step: int) -> float:
-        """Return the factor of a step counted from 0."""
+        """Return the factor at a step counted from 0."""
         if step < self.warmup:
             return (step + 1) / self.warmup
         return KINDS[self.kind](step - self.warmup, self.steps, self.factor)
 
 
 def _cosine(step: int, steps: int, least: float) -> float:
-    """Fall from 1 to `least` along half a cosine, and stay there."""
+    """Decay from 1 to `least` along half a cosine, and stay there."""
     return least + (1 - least) * (1 + math.cos(math.pi * min(step, steps) / steps)) / 2
 
 
@@ -56,7 +56,7 @@ KINDS: Mapping[str, Callable[[int, int, float], float]] = {
     "cosine": _cosine,
     "step": lambda step, steps, factor: factor ** (step // steps),
 }
-"""What follows the warm-up."""
+"""The factor after the warm-up, by kind."""
 
 _SPELLED = re.compile(
     r"(?:warmup=(\d{1,9})(?:,(?!$)|$))?(?:(constant|cosine|step)(?:=(\d{1,9}))?(?::(\d*\.?\d+))?)?", re.ASCII
@@ -64,7 +64,7 @@ _SPELLED = re.compile(
 
 
 def read_schedule(text: str) -> Schedule:
-    """Read a schedule as FORM has it; raises ScheduleError."""
+    """Read a schedule of the form FORM. Raises ScheduleError."""
     warmup, kind, steps, factor = match.groups() if (match := _SPELLED.fullmatch(text)) else (None, "", None, None)
     kind = "constant" if kind is None and text else kind
     if not kind or not _is_complete(kind, steps, factor) or (warmup and not int(warmup)):
@@ -73,7 +73,7 @@ def read_schedule(text: str) -> Schedule:
 
 
 def _is_complete(kind: str, steps: str | None, factor: str | None) -> bool:
-    """True if a kind has the numbers that it needs, and no others."""
+    """Return whether a kind has exactly the numbers that it needs."""
     if kind == "constant":
         return steps is factor is None
     return int(steps or 0) > 0 and float(factor or 0.0) <= 1 and (kind == "cosine" or factor is not None)
@@ -83,7 +83,7 @@ CONSTANT = Schedule()
 
 
 class Rate:
-    """The attributes of the kernels that update, learning rates above all, which change between steps."""
+    """The attributes of update kernels, such as learning rates, which may change between steps."""
 
     def __init__(self) -> None:
         self._updates: list[tuple[Kernel, dict[str, Any]]] = []
@@ -91,14 +91,14 @@ class Rate:
         self._factor = 1.0
 
     def applied(self, kernel: Kernel) -> Mapping[str, Value]:
-        """Return a kernel's attributes, which change from now on if there is a learning rate among them."""
+        """Return a kernel's attributes. If they have a learning rate, later changes apply to them."""
         if LEARNING_RATE not in kernel.attributes:
             return kernel.attributes
         self._updates.append((kernel, dict(kernel.attributes)))
         return self._updates[-1][1]
 
     def multiply(self, factor: float) -> None:
-        """Multiply every kernel's planned learning rate for the step to come."""
+        """Multiply every planned learning rate for the next step."""
         self._factor = factor
         for planned, element in self._elements.items():
             element.fill(planned * factor)
@@ -108,12 +108,12 @@ class Rate:
             attributes[LEARNING_RATE] = self._elements.get(rate, rate * factor)
 
     def move(self, xp: ArrayModule) -> None:
-        """Keep rates from now on in arrays of rank 0, in single precision, where a captured step reads them."""
+        """Keep learning rates in float32 arrays of rank 0 from now on, where a captured step reads them."""
         rates = (kernel.attributes[LEARNING_RATE] for kernel, _ in self._updates)
         self._elements = {rate: xp.empty((), "float32") for rate in rates if isinstance(rate, int | float)}
         self.multiply(self._factor)
 
     def change(self, attributes_of: Mapping[str, Mapping[str, Value]]) -> None:
-        """Give the kernels of nodes other attributes for the steps to come."""
+        """Set attributes of the kernels of nodes for the next steps."""
         for kernel, attributes in self._updates:
             attributes.update(attributes_of.get(kernel.node, {}))

@@ -1,6 +1,6 @@
-"""Memory that processes of one machine map together: anonymous files, opened by way of /proc.
+"""Memory shared by processes of one machine: anonymous files, opened through /proc.
 
-They take no room in /dev/shm, which is often small in containers, and are gone with the last process that maps them.
+They use no space in /dev/shm, which is often small in containers, and vanish with the last process that maps them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Bytes = NDArray[np.uint8]
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where other processes find a block; device and inode tell it from whatever else has its number."""
+    """Where other processes find a block. Device and inode detect that the descriptor was reused."""
 
     process: int
     descriptor: int
@@ -29,7 +29,7 @@ class Address:
 
 
 class Block:
-    """Zeroed bytes of this process that others may map until it is closed; what is mapped stays."""
+    """Zeroed memory of this process that others may map until it is closed. Existing mappings stay valid."""
 
     def __init__(self, nbytes: int) -> None:
         descriptor = os.memfd_create("ranks")
@@ -39,12 +39,12 @@ class Block:
         self.bytes = _mapped(descriptor, nbytes)
 
     def close(self) -> None:
-        """Let nobody else map the block."""
+        """Prevent further mappings."""
         os.close(self.address.descriptor)
 
 
 def map_memory(address: Address) -> Bytes:
-    """Map another process's block; raises OSError where the system does not let this process."""
+    """Map another process's block. Raises OSError if the system forbids it."""
     path = f"/proc/{address.process}/fd/{address.descriptor}"
     descriptor = os.open(path, os.O_RDWR)
     try:
@@ -61,7 +61,7 @@ def _mapped(descriptor: int, nbytes: int) -> Bytes:
 
 
 def neighbours(comm: MPI.Intracomm) -> tuple[int, ...]:
-    """Return the ranks on this rank's host, itself among them, ascending (collective)."""
+    """Return the ranks on this rank's host, including itself, ascending (collective)."""
     host = comm.Split_type(MPI.COMM_TYPE_SHARED)
     ranks: tuple[int, ...] = tuple(sorted(host.allgather(comm.Get_rank())))
     host.Free()
@@ -69,9 +69,9 @@ def neighbours(comm: MPI.Intracomm) -> tuple[int, ...]:
 
 
 def exchanged(comm: MPI.Intracomm, ranks: tuple[int, ...], nbytes: int) -> tuple[Bytes, Mapping[int, Bytes]]:
-    """Make a block of this rank; return its bytes and those of the other `ranks` of its host (collective).
+    """Create a block of this rank; return its bytes and those of the other `ranks` of its host (collective).
 
-    Raises OSError where a block cannot be mapped.
+    Raises OSError if a block cannot be mapped.
     """
     block = Block(nbytes)
     addresses: list[Address] = comm.allgather(block.address)
@@ -83,7 +83,7 @@ def exchanged(comm: MPI.Intracomm, ranks: tuple[int, ...], nbytes: int) -> tuple
 
 
 def obstacle(comm: MPI.Intracomm, ranks: tuple[int, ...]) -> str | None:
-    """Say why some rank cannot map the memory of another one of its host; None where all can (collective)."""
+    """Return why some rank cannot map another's memory on its host; None if all can (collective)."""
     block, error_text = None, None
     try:
         block = Block(1)
@@ -103,5 +103,5 @@ def obstacle(comm: MPI.Intracomm, ranks: tuple[int, ...]) -> str | None:
 
 
 def first_reason(comm: MPI.Intracomm, reason: str | None) -> str | None:
-    """Return the first reason that a rank has against something; None where none has (collective)."""
+    """Return the first rank's reason against something; None if no rank has any (collective)."""
     return next((text for text in comm.allgather(reason) if text is not None), None)

@@ -1,4 +1,4 @@
-"""One rank training a plan: its arena, inputs, weights and steps, and evaluation over the same arena."""
+"""Training of a plan on one rank: arena, inputs, weights and steps, and evaluation in the same arena."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from planner.program.tasks import WorkerProgram
 
 @dataclass(frozen=True, slots=True)
 class RankProgram:
-    """One rank's tasks as they run, its buffers, where stored tensors lie on all ranks, and which is which metric."""
+    """One rank's tasks in execution order, its buffers, the regions of stored tensors on all ranks, and the metrics."""
 
     worker: WorkerProgram
     tensors: Mapping[str, int]
@@ -43,9 +43,9 @@ class RankProgram:
 
 @dataclass(frozen=True, slots=True)
 class RankPrograms:
-    """What one rank needs of a plan: its programs for training and, where wanted, for evaluation.
+    """The programs of one rank for training and, optionally, for evaluation.
 
-    Both lay weights at the same offsets of one arena.
+    Both place weights at the same offsets of one arena.
     """
 
     plan: Plan
@@ -54,12 +54,12 @@ class RankPrograms:
 
     @property
     def arena_bytes(self) -> int:
-        """The size of the arena that serves both programs."""
+        """Bytes of an arena for both programs."""
         return max(program.worker.arena_bytes for program in (self.training, self.evaluation) if program is not None)
 
 
 def rank_programs(plan: Plan, rank: int, prefetch: int = 1, evaluate: str | None = None) -> RankPrograms:
-    """Lower one rank's part of a plan; evaluation runs what this metric needs, and reads running averages."""
+    """Lower one rank's part of a plan. Evaluation computes the metric `evaluate`, and uses running averages."""
     training = _lowered(Lowering(plan, prefetch), rank, plan.graph)
     if evaluate is None:
         return RankPrograms(plan, training, None)
@@ -83,7 +83,7 @@ def needed_nodes(graph: Graph, tensor: str) -> tuple[str, ...]:
 
 
 class Trainer:
-    """One rank training a plan, from values of the plan's seed unless it is to `begin_with` others.
+    """One rank that trains a plan. Initial values follow from the plan's seed, unless `begin_with` sets others.
 
     `xp` is the array module, `schedule` that of learning rates.
     """
@@ -105,12 +105,12 @@ class Trainer:
         self.reset()
 
     def begin_with(self, weights: Weights) -> None:
-        """Let training begin with given weights (collective); SharedError where they cannot be read."""
+        """Use these initial weights (collective). Raises SharedError if they cannot be read."""
         self.weights = weights
         agree(self.cluster, self.reset)
 
     def reset(self) -> None:
-        """Give weights, states and constant inputs their first values."""
+        """Set weights, states and constant inputs to their initial values."""
         for name, tensor in self.graph.tensors.items():
             if tensor.init is None or tensor.init.kind == "data":
                 continue
@@ -129,7 +129,7 @@ class Trainer:
 
     @cached_property
     def _evaluator(self) -> tuple[RankProgram, Worker]:
-        """The program for evaluation, over the same arena."""
+        """The program for evaluation and its worker, in the same arena."""
         if self.programs.evaluation is None:
             raise ValueError("expected a program for evaluation, found none")
         return self.programs.evaluation, self._worker(self.programs.evaluation)
@@ -138,7 +138,7 @@ class Trainer:
         return Tile(self.graph.tensors[name], program.regions[name][self.cluster.rank])
 
     def tiles(self, name: str) -> Iterator[tuple[Any, Tile]]:
-        """Yield a stored tensor's local array and what it holds, of an input those of every micro-batch."""
+        """Yield the local array of a stored tensor and its tile; for an input, those of every micro-batch."""
         memory, tile = self.worker.memory, self._tile(self.programs.training, name)
         buffer = memory.buffers[self.programs.training.tensors[name]]
         for slot in range(buffer.slots or 1):
@@ -150,7 +150,7 @@ class Trainer:
         return self.worker.memory.views[self.programs.training.tensors[name]]
 
     def load(self, data: DataSet, step: int) -> None:
-        """Put the inputs of a step into their buffers, and set the step's learning rate."""
+        """Load the inputs of a step, and set the step's learning rate."""
         self.rate.multiply(self.schedule.at(step))
         for tensor in data_tensors(self.graph):
             for view, tile in self.tiles(tensor.name):
@@ -158,11 +158,11 @@ class Trainer:
 
     @property
     def waits(self) -> tuple[tuple[float, float], ...]:
-        """From when to when the last step waited for messages."""
+        """When the last step waited for messages, as (start, stop) in seconds."""
         return tuple(self.worker.transport.waits)
 
     def run(self, clock: Clock = HOST_CLOCK) -> tuple[list[float], NDArray[np.int64]]:
-        """Run one step on what was loaded; return its moments (see Worker.run) and the bytes sent to every rank."""
+        """Run one step on the loaded inputs; return its moments (see Worker.run) and the bytes sent to each rank."""
         sent = self.worker.transport.sent_bytes
         sent.fill(0)
         self.worker.transport.waits.clear()
@@ -170,9 +170,10 @@ class Trainer:
         return moments, sent.copy()
 
     def run_keeping(self, names: Sequence[str]) -> dict[str, HostArray]:
-        """Run one step on what was loaded; return local arrays of stored tensors as they were before their last use.
+        """Run one step on the loaded inputs; return copies of stored tensors as they were before their last use.
 
-        They come in the order of their names, which is every rank's. What is not used once it is made is taken then.
+        They are in the order of their names, the same on every rank. A tensor that is not used is copied when it is
+        computed.
         """
         kept: dict[str, HostArray] = {}
 
@@ -186,7 +187,7 @@ class Trainer:
         return {name: kept[name] for name in names}
 
     def write(self, name: str, whole: HostArray) -> None:
-        """Take this rank's part of a stored tensor's elements, given as a whole in their order."""
+        """Set this rank's part of a stored tensor, given all of its elements in order."""
         tile = self._tile(self.programs.training, name)
         part = whole.reshape(tile.tensor.shape)[np.ix_(*map(indices, tile.region))]
         self.view(name)[...] = self.xp.asarray(part.astype(tile.tensor.dtype))
@@ -196,14 +197,17 @@ class Trainer:
         return np.array(asnumpy(self.view(name)))
 
     def whole(self, name: str, tile: HostArray | None = None) -> HostArray | None:
-        """Put a stored tensor, or the tiles that ranks kept of it, together on rank 0 (collective); None elsewhere."""
+        """Return a stored tensor, or the tiles that ranks kept of it, assembled on rank 0 (collective).
+
+        None on other ranks.
+        """
         tile = asnumpy(self.view(name)) if tile is None else tile
         return self.cluster.assemble(self.graph.tensors[name], self.programs.training.regions[name], tile)
 
     def evaluate(self, held_out: HeldOut) -> Score | None:
-        """Return, on rank 0, how well the held-out samples do by their metric (collective); None elsewhere.
+        """Return the score of the held-out samples on rank 0 (collective); None on other ranks.
 
-        Weights stay as they are; inputs and everything that is computed are overwritten.
+        Weights do not change; inputs and all computed tensors are overwritten.
         """
         scores = [self._scored(held_out, step) for step in range(held_out.steps_per_epoch)]
         if self.cluster.rank != 0:
@@ -213,7 +217,7 @@ class Trainer:
         return Score(loss=sum(scores) / len(scores))
 
     def evaluated(self, metric: str, data: DataSet | HeldOut, step: int, micro_batch: int = 0) -> HostArray | None:
-        """Return, on rank 0, a micro-batch's metric by the program for evaluation (collective); None elsewhere."""
+        """Return a micro-batch's metric, computed by the evaluation program, on rank 0 (collective); None elsewhere."""
         program, worker = self._evaluator
         name = program.metrics[metric]
         for tensor in data_tensors(self.graph):
@@ -225,7 +229,7 @@ class Trainer:
         return self.cluster.assemble(self.graph.tensors[name], program.regions[name], tile)
 
     def _scored(self, held_out: HeldOut, step: int) -> float:
-        """Return, on rank 0, a batch's right answers, in samples, or its loss."""
+        """Return the number of right answers of a batch, in samples, or its loss, on rank 0."""
         whole_metric = self.evaluated(held_out.metric, held_out, step)
         if whole_metric is None or held_out.metric == "loss":
             return 0.0 if whole_metric is None else float(whole_metric.sum())
@@ -236,7 +240,7 @@ class Trainer:
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """How well held-out samples do: the share of right answers, or the mean loss."""
+    """The score of held-out samples: the share of right answers, or the mean loss."""
 
     accuracy: float | None = None
     loss: float | None = None
@@ -248,7 +252,7 @@ class Score:
 
 
 def whole_input(tensor: Tensor, data: DataSet | HeldOut, step: int, micro_batch: int = 0) -> HostArray:
-    """Return the whole of a micro-batch's input at a step, in host memory."""
+    """Return the whole input of a micro-batch at a step, in host memory."""
     tile = Tile(tensor, whole(tensor.shape), micro_batch * tensor.shape[0] if micro_batch else 0)
     out = np.empty(tensor.shape, tensor.dtype)
     data.fill(np, out, tile, step)
@@ -256,5 +260,8 @@ def whole_input(tensor: Tensor, data: DataSet | HeldOut, step: int, micro_batch:
 
 
 def right_answers(logits: HostArray, labels: Sequence[int] | HostArray) -> int:
-    """Count the rows of logits [..., classes] whose largest entry is at the label; rows beyond labels are filling."""
+    """Count the rows of logits [..., classes] whose largest entry is at the label.
+
+    Rows beyond the labels are padding.
+    """
     return int((np.argmax(logits[: len(labels)], axis=-1) == np.asarray(labels)).sum())

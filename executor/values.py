@@ -1,7 +1,7 @@
-"""First values of tensors from a hash of (seed, name, global element index).
+"""Initial values of tensors from a hash of (seed, name, global element index).
 
-Any worker makes just its tile, and every number of workers and backend starts from the same bits: floats are made from
-integers modulo 2**64 by exact operations and one rounding.
+Each worker creates only its tile, and any number of workers and any backend start from the same bits: floats are
+computed from integers modulo 2**64 by exact operations and one rounding.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Array = Any  # numpy.ndarray or cupy.ndarray; the two share no base class
 ArrayModule = Any  # numpy or cupy
 
 BLOCK_ELEMENTS = 1 << 18
-"""Elements hashed at a time: bounds the temporaries to a few MiB however large the tile is."""
+"""Elements hashed at a time, which limits temporaries to a few MiB for tiles of any size."""
 
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 FIRST_FACTOR = np.uint64(0xBF58476D1CE4E5B9)
@@ -31,9 +31,9 @@ SECOND_FACTOR = np.uint64(0x94D049BB133111EB)
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """What one worker holds of a tensor: its local array is the product of the region's runs.
+    """A worker's part of a tensor. Its local array is the product of the region's runs.
 
-    A tensor of a micro-batch holds the rows of the whole batch's from `first_row` on.
+    A tensor of a micro-batch holds the rows of the whole batch from `first_row` on.
     """
 
     tensor: Tensor
@@ -42,13 +42,13 @@ class Tile:
 
 
 def stream(seed: int, name: str, iteration: int = 0) -> np.uint64:
-    """Return the 64-bit stream number of a tensor; `iteration` tells the batches of an input apart."""
+    """Return the 64-bit stream number of a tensor. `iteration` distinguishes the batches of an input."""
     digest = blake2b(f"{seed}/{iteration}/{name}".encode(), digest_size=8).digest()
     return np.uint64(int.from_bytes(digest, "little"))
 
 
 def rows(tile: Tile) -> NDArray[np.int64]:
-    """Return the indices of a tile's rows in the batch, the whole batch where the tensor is of a micro-batch."""
+    """Return the indices of a tile's rows in the batch; in the whole batch if the tensor belongs to a micro-batch."""
     return indices(tile.region[0]) + tile.first_row
 
 
@@ -68,7 +68,7 @@ def mixed(words: Array) -> Array:
 
 
 def hashed(positions: Array, number: np.uint64) -> Array:
-    """Return 64 bits for each global element position (uint64, not rank 0); overwrites `positions`."""
+    """Return 64 bits for each global element position (uint64, not rank 0). Overwrites `positions`."""
     positions += np.uint64(1)
     positions *= GOLDEN
     positions += number
@@ -76,7 +76,7 @@ def hashed(positions: Array, number: np.uint64) -> Array:
 
 
 def blocks(shape: tuple[int, ...]) -> Iterator[tuple[slice, ...]]:
-    """Yield boxes of at most BLOCK_ELEMENTS elements that tile an array, halving the first dimension that can be."""
+    """Yield boxes of at most BLOCK_ELEMENTS elements that tile an array, halving the first possible dimension."""
     pending = [tuple(slice(0, extent) for extent in shape)]
     while pending:
         box = pending.pop()
@@ -91,7 +91,10 @@ def blocks(shape: tuple[int, ...]) -> Iterator[tuple[slice, ...]]:
 
 
 def positions(xp: ArrayModule, shape: tuple[int, ...], axes: list[Array]) -> Array:
-    """Return row-major positions, within a tensor of `shape`, of the product of per-axis indices; never rank 0."""
+    """Return row-major positions of the product of per-axis indices in a tensor of `shape`.
+
+    The result is never rank 0.
+    """
     total = xp.zeros((1,) * max(1, len(shape)), np.uint64)
     stride = 1
     for axis in reversed(range(len(shape))):
@@ -103,7 +106,7 @@ def positions(xp: ArrayModule, shape: tuple[int, ...], axes: list[Array]) -> Arr
 
 
 def _uniform(bits: Array, dtype: str, init: Init) -> Array:
-    # The top 24 (53) bits make u in [0, 1) exactly; 2u - 1 is exact too, so only the scaling rounds.
+    # The top 24 (53) bits give u in [0, 1) exactly; 2u - 1 is also exact, so only the scaling rounds.
     kind, used = (np.float64, 53) if dtype == "float64" else (np.float32, 24)
     unit = (bits >> np.uint64(64 - used)).astype(kind)
     unit *= kind(2.0 ** (1 - used))
@@ -121,9 +124,9 @@ CONSTANT: Mapping[str, int] = {"zeros": 0, "ones": 1}
 
 
 def fill(xp: ArrayModule, out: Array, tile: Tile, number: np.uint64) -> None:
-    """Write a tile's first values into `out`, the local array.
+    """Write a tile's initial values to `out`, the local array.
 
-    `number` comes from `stream`. Raises ValueError for an initial value that the hash does not make (data).
+    `number` comes from `stream`. Raises ValueError for an initial value that is not hashed (data).
     """
     tensor, init = tile.tensor, tile.tensor.init
     if not out.size:

@@ -22,10 +22,10 @@ from planner.program.tasks import Compute, Receive, Send, Task, Wait, WorkerProg
 
 
 class Worker:
-    """One worker's side of a program, over an arena that other programs of the same plan may share.
+    """One worker's side of a program, in an arena that other programs of the same plan may share.
 
-    `transport` is given the worker's memory and returns the transport; `rate` multiplies learning rates. Raises
-    ValueError where the program contradicts itself or names an operator without a kernel.
+    `transport` gets the worker's memory and returns the transport; `rate` scales learning rates. Raises ValueError if
+    the program is inconsistent or has an operator without a kernel.
     """
 
     def __init__(
@@ -49,16 +49,18 @@ class Worker:
 
     @property
     def outside_arena(self) -> Mapping[str, int]:
-        """Bytes allocated beside the arena, by what they are; temporaries inside kernels are not among them."""
+        """Bytes allocated outside the arena, by purpose, without temporaries inside kernels."""
         sizes = dict(self.transport.outside_arena)
         if self._calls.scratch.nbytes:
             sizes["partial results of one kernel call before they are combined"] = self._calls.scratch.nbytes
         return sizes
 
     def capture(self) -> None:
-        """Launch what all tasks queue at once from now on, once they ran; see `require_capture`.
+        """From now on, launch the work that all tasks queue at once; see `require_capture`.
 
-        Runs that look, or that a device times, do not.
+        The tasks must have run before.
+
+        Runs with looks, or timed by a device, are not affected.
         """
         capture = self.require_capture()
         self._rate.move(self.memory.xp)
@@ -66,26 +68,26 @@ class Worker:
             self._launch = capture(self.memory.xp, in_order(self._actions))
 
     def require_capture(self) -> Callable[[ModuleType, Action], Action]:
-        """Return what captures tasks as a graph of the device's; InputError where none can."""
+        """Return the function that captures tasks as a device graph. Raises InputError if that is impossible."""
         tasks, capture = self.program.tasks, self._kernels.capture
         ops = {kernel.op for kernel, _ in kernel_calls(tasks) if LEARNING_RATE in kernel.attributes}
         if self.memory.xp is np or not all(isinstance(task, Compute) for task in tasks):
-            raise InputError("--graphs: expected a plan of one worker on a GPU: leave it out")
+            raise InputError("--graphs: expected a plan of one worker on a GPU; leave out --graphs")
         if capture is None or not ops <= self._kernels.several.keys():
-            raise InputError("--graphs: expected kernels of PyTorch's, its optimizers' too: use --kernels torch")
+            raise InputError("--graphs: expected PyTorch's kernels, including its optimizers: use --kernels torch")
         return capture
 
     def run(self, clock: Clock = HOST_CLOCK, looks: Iterable[tuple[int, Action]] = ()) -> list[float]:
         """Run one iteration; return the moment (perf_counter seconds) before the first task and after each task.
 
-        The device is waited for at the end. The host's clock says when tasks of a device were queued, and when all were
-        done; the device's when each was done. Each of `looks` is done before the task at its position, or behind the
-        last one.
+        The device is synchronized at the end. The host's clock says when tasks were queued on a device, and when all
+        were done; the device's clock when each was done. Each of `looks` is called before the task at its position, or
+        after the last one.
         """
         before = defaultdict[int, list[Action]](list)
         for position, look in looks:
             before[position].append(look)
-        with np.errstate(all="ignore"), on_one_stream(self.memory.xp):  # what is no number is a result like others
+        with np.errstate(all="ignore"), on_one_stream(self.memory.xp):  # NaN is a valid result
             started, readings, waits = time.perf_counter(), [clock.read()], [0]
             launch = None if before or clock.is_device else self._launch
             actions = self._actions if launch is None else [launch, *[nothing] * (len(self._actions) - 1)]
@@ -109,9 +111,9 @@ class Worker:
         return moments
 
     def divide(self, moments: list[float], waits: Sequence[int] | None = None, *, whole: bool = False) -> None:
-        """Divide the time of tasks that one action does, or of the `whole` step, among them, by the bytes they touch.
+        """Divide the time of tasks that one action runs, or of the `whole` step, among them, by the bytes they touch.
 
-        They are left as they are where one waited: of the first tasks there are so many `waits`.
+        Groups in which a task waited are not divided: `waits` has the cumulative number of waits before each task.
         """
         for group in [range(len(self._actions))] if whole else self._at_once:
             if waits is not None and waits[group.start] != waits[group.stop]:
@@ -123,9 +125,9 @@ class Worker:
                 moments[position] = start + (stop - start) * nbytes / max(touched[-1], 1)
 
     def _keep_waits_within(self, moments: Sequence[float], counts: Sequence[int]) -> None:
-        """Cut off what of waits is outside their tasks: a device waits once it is as far as the host that runs ahead.
+        """Clip waits to their tasks: a device waits when it reaches the point that the host, running ahead, has passed.
 
-        Of the first tasks there are so many waits as `counts` says.
+        `counts` has the cumulative number of waits before each task.
         """
         waits = self.transport.waits
         for (start, stop), (first, last) in zip(pairwise(moments), pairwise(counts), strict=True):
@@ -134,7 +136,7 @@ class Worker:
                 waits[number] = min(max(begin, start), stop), min(max(end, start), stop)
 
     def _actions_of(self, tasks: Sequence[Task]) -> list[Action]:
-        """Return an action of each task; one kernel does two as the second, when there is room for both results."""
+        """Return an action for each task. If one kernel runs two tasks, it is the second's action."""
         by_task = {id(task): self._action(task) for task in distinct(tasks)}
         actions = [by_task[id(task)] for task in tasks]
         for number, neighbours in enumerate(pairwise(tasks)):
@@ -160,7 +162,7 @@ class Worker:
 
 
 def alike(tasks: Sequence[Task]) -> Iterator[range]:
-    """Yield where neighbouring tasks are each one call of the same operator, two at least."""
+    """Yield ranges of two or more consecutive tasks that are each one call of the same operator."""
     start = 0
     for op, group in groupby(tasks, _operator):
         stop = start + len(list(group))
@@ -170,6 +172,6 @@ def alike(tasks: Sequence[Task]) -> Iterator[range]:
 
 
 def _operator(task: Task) -> str | None:
-    """Return the operator of a task that is one call; None of any other."""
+    """Return the operator of a task that is a single call; None for others."""
     calls = list(kernel_calls([task]))
     return calls[0][0].op if len(calls) == 1 else None

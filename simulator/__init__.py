@@ -1,4 +1,4 @@
-"""A machine that runs a plan's program in simulated time: `simulator.simulate(plan, "p2.8xlarge")`."""
+"""Simulates a plan's program on a machine: `simulator.simulate(plan, "p2.8xlarge")`."""
 
 from simulator.report import simulate
 

@@ -1,7 +1,7 @@
-"""Where each worker's time goes, and what holds up each phase of the iteration.
+"""Break down each worker's time by cause, and find the bottleneck of each phase of the iteration.
 
-A worker that is blocked by a message waits until both its ends have started it, then come its latency and its bytes,
-and until the worker has noticed it waits again; so it does from its last task on.
+A worker that is blocked by a message waits until both ends have started it (waiting), then for its latency and its
+bytes (wire), then until it notices the arrival (waiting). The time after its last task is also waiting.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ KINDS = ("compute", "copies", "launches", "wire", "latency", "waiting")
 
 
 def breakdown(program: Program, machine: Machine, timeline: Timeline) -> tuple[Spending, ...]:
-    """Divide the step of every worker of a program among what it spends it on."""
+    """Return the seconds of each worker's step, by cause."""
     result = []
     for number, worker in enumerate(program.workers):
         stops = timeline.stops_s[number]
         spent_s = _spent_s(program, machine, timeline, number, range(len(worker.tasks)))
         spent_s["waiting"] += timeline.seconds - (stops[-1] if stops else 0.0)
-        hidden_s = max(0.0, timeline.in_flight_s[number] - spent_s["wire"] - spent_s["latency"])  # but for rounding
+        hidden_s = max(0.0, timeline.in_flight_s[number] - spent_s["wire"] - spent_s["latency"])  # rounding
         spent = {f"{kind}_s": s for kind, s in spent_s.items()}
         result.append(Spending(worker=worker.worker, hidden_s=hidden_s, **spent))
     return tuple(result)
 
 
 def durations(timeline: Timeline) -> list[list[Duration]]:
-    """List how long each task took, and how long of that its worker was blocked: [worker][task]."""
+    """Return the seconds of each task, and the part of them for which the worker was blocked: [worker][task]."""
     result: list[list[Duration]] = []
     for starts, stops, blocked in zip(timeline.starts_s, timeline.stops_s, timeline.blocked, strict=True):
         blocked_s = {wait.task: wait.end_s - wait.begin_s for wait in blocked}
@@ -44,10 +44,10 @@ def durations(timeline: Timeline) -> list[list[Duration]]:
 def bottlenecks(
     program: Program, machine: Machine, timeline: Timeline, classes: WorkerClasses, phases: Mapping[str, str]
 ) -> tuple[Bottleneck, ...]:
-    """Find the bottleneck of each phase; `phases` gives every node's, in the order of the graph.
+    """Return the bottleneck of each phase. `phases` has the phase of every node, in the order of the graph.
 
-    A phase lasts from the end of the one before it to the end of the last task that belongs to it. What is not computed
-    belongs to the phase of the next thing computed, at the end to the last phase.
+    A phase lasts from the end of the previous one to the end of its last task. Tasks that compute nothing belong to the
+    phase of the next computation, or to the last phase.
     """
     order = list(dict.fromkeys(phases.values()))
     positions = [_positions(worker, phases, order) for worker in program.workers]
@@ -81,7 +81,7 @@ def bottlenecks(
 
 
 def _spent_s(program: Program, machine: Machine, timeline: Timeline, number: int, positions: range) -> dict[str, float]:
-    """Add up the seconds that a program's worker spent on each kind of thing in some of its tasks."""
+    """Return the seconds by cause that a worker spent on the tasks at `positions`."""
     spent_s, worker = dict.fromkeys(KINDS, 0.0), program.workers[number]
     starts, stops = timeline.starts_s[number], timeline.stops_s[number]
     blocked = {wait.task: wait for wait in timeline.blocked[number]}
@@ -105,7 +105,7 @@ def _spent_s(program: Program, machine: Machine, timeline: Timeline, number: int
 
 
 def _positions(worker: WorkerProgram, phases: Mapping[str, str], order: Sequence[str]) -> list[range]:
-    """List the tasks that belong to each phase; what comes after a task of a later phase belongs to that one."""
+    """Return the tasks of each phase, as ranges. Tasks after one of a later phase belong to that phase."""
     last_of, latest = [-1] * len(order), 0
     for position, task in enumerate(worker.tasks):
         if isinstance(task, Compute):
@@ -122,7 +122,7 @@ def _positions(worker: WorkerProgram, phases: Mapping[str, str], order: Sequence
 def _busiest_link(
     program: Program, machine: Machine, timeline: Timeline, classes: WorkerClasses, positions: Sequence[range]
 ) -> str:
-    """Name the link that the messages received in these tasks keep busy for longest."""
+    """Return the name of the link that is busy longest with messages received in these tasks."""
     busy_s = [0.0] * len(classes.sizes[2])
     for source, target, nbytes, members in _received(program, timeline, classes, positions):
         route = machine.route(source, target)
@@ -139,9 +139,9 @@ def _busiest_link(
 def _received(
     program: Program, timeline: Timeline, classes: WorkerClasses, positions: Sequence[range]
 ) -> Iterator[tuple[int, int, float, int]]:
-    """Yield (from, to, bytes) of what is received in these tasks, and how many workers or groups receive alike.
+    """Yield (from, to, bytes) of the messages received in these tasks, and how many workers or groups receive the same.
 
-    Of a library's operations it is what its algorithms send.
+    For collectives of a library, these are the messages of its algorithm.
     """
     operations = set()
     for worker, members, tasks in zip(program.workers, classes.sizes[0].tolist(), positions, strict=True):

@@ -1,9 +1,9 @@
-"""Classes of workers, messages and links that are alike: one of each is simulated for all of its class.
+"""Symmetry classes of workers, messages and links. One member of each class is simulated for all.
 
-Classes are the coarsest equitable partition that tells apart what a plan or a machine does: every worker of a class
-has as many messages of each class, every link of one carries as many. So all of a class start and end together, and
-what it loads a link with is known from the sizes of classes (docs/explanation/classes.md). Found by refinement of
-colours: Weisfeiler and Leman 1968; Grohe and others, "Dimension reduction via colour refinement" (ESA 2014).
+The classes are the coarsest equitable partition: all workers of a class have the same number of messages of each class,
+and all links of a class carry the same number. So the members of a class start and end together, and the load of a link
+follows from the sizes of the classes (docs/explanation/classes.md). The partition is computed by colour refinement:
+Weisfeiler and Leman 1968; Grohe et al., "Dimension reduction via colour refinement" (ESA 2014).
 """
 
 from __future__ import annotations
@@ -26,14 +26,15 @@ from topologies.collectives import choices, fastest
 Numbers = NDArray[np.int64]
 
 DIGITS = 12
-"""Loads that agree to so many digits are equal: sums in another order are."""
+"""Loads that agree in this many digits count as equal. Sums in another order differ by rounding."""
 
 
 @dataclass(frozen=True, eq=False)
 class WorkerClasses:
-    """The class of every worker, of every pair of workers, [from, to], and of every resource; from 0, by first member.
+    """The class of each worker, of each pair of workers [from, to], and of each resource. Classes are numbered from 0.
 
-    Pairs without messages have class -1. `groups` are those of a collective on elements of so many bytes, by class.
+    They are numbered in the order of their first members. Pairs without messages have class -1. `groups` has the groups
+    of each collective and element size in bytes, by class.
     """
 
     workers: Numbers
@@ -43,40 +44,40 @@ class WorkerClasses:
 
     @cached_property
     def representatives(self) -> Numbers:
-        """The first worker of each class."""
+        """The first worker of each class: [class]."""
         return np.unique(self.workers, return_index=True)[1]
 
     @cached_property
     def ends(self) -> Numbers:
-        """The first pair of each class, [class, (from, to)]."""
+        """The first pair of each class: [class, (from, to)]."""
         numbers, first = np.unique(self.pairs, return_index=True)
         return np.stack(np.unravel_index(first[numbers >= 0], self.pairs.shape), axis=1)
 
     @cached_property
     def of_resource(self) -> list[int]:
-        """The class of every resource, as a list."""
+        """The class of each resource, as a list."""
         return list(map(int, self.resources))
 
     @cached_property
     def sizes(self) -> tuple[Numbers, Numbers, Numbers]:
-        """How many workers, pairs and resources each class has."""
+        """The number of workers, of pairs and of resources in each class."""
         return np.bincount(self.workers), np.bincount(self.pairs[self.pairs >= 0]), np.bincount(self.resources)
 
     def capacities(self, machine: Machine) -> list[float]:
-        """Return the capacity of a resource of each class."""
+        """Return the capacity of each class of resources."""
         first = np.unique(self.resources, return_index=True)[1]
         return [machine.resources[number].capacity for number in first.tolist()]
 
     def of_pairs(self, values: Numbers) -> Numbers:
-        """Return the value of every pair's class, 0 of those without messages, [from, to]."""
+        """Return the value of each pair's class, 0 for pairs without messages: [from, to]."""
         return np.append(values, 0)[self.pairs]
 
     def groups_of(self, collective: Collective, item_bytes: int) -> tuple[tuple[Group, ...], ...]:
-        """Return the groups of a collective on elements of so many bytes, by class."""
+        """Return the groups of a collective on elements of `item_bytes`, by class."""
         return self.groups.get((collective, item_bytes)) or tuple((group,) for group in collective.groups)
 
     def folded(self, uses: Iterable[tuple[int, float]], members: int) -> tuple[tuple[int, float], ...]:
-        """Return what all members of a class use of one resource of each class, given what one member uses."""
+        """Return how much all members of a class use one resource of each class, given the uses of one member."""
         total: defaultdict[int, float] = defaultdict(float)
         for resource, amount in uses:
             total[self.of_resource[resource]] += amount
@@ -85,21 +86,22 @@ class WorkerClasses:
 
 
 def each_alone(workers: int, machine: Machine) -> WorkerClasses:
-    """Return the classes where everything is its own: what `classes` must agree with."""
+    """Return classes with one member each. Results must not depend on whether these or `classes` are used."""
     return WorkerClasses(
         np.arange(workers), np.arange(workers**2).reshape(workers, workers), np.arange(len(machine.resources)), {}
     )
 
 
 def classes(likeness: Likeness, machine: Machine, *, library: bool) -> WorkerClasses:
-    """Return the classes of a plan's workers, w on the machine's w-th device; with a `library`, collectives are its."""
+    """Return the classes of a plan's workers, with worker w on device w. With a `library`, it runs the collectives."""
     return _Refinement(likeness, machine, library).classes()
 
 
 class _Refinement:
-    """Colours of workers, pairs, groups and resources, told apart by each other's until nothing changes.
+    """Colours of workers, pairs, groups and resources, refined by each other's until they are stable.
 
-    Of pairs, which are listed [from, to], and groups the first colours say all that does not depend on others.
+    Pairs are listed [from, to]. The initial colours of pairs and groups contain everything that does not depend on
+    others.
     """
 
     def __init__(self, likeness: Likeness, machine: Machine, library: bool) -> None:
@@ -134,8 +136,8 @@ class _Refinement:
         )
 
     def _refine(self) -> int:
-        """Tell apart what the colours of all others tell apart; return how many colours there are."""
-        workers, resources = self._workers, np.append(self._resources, -1)  # -1: nothing is crossed
+        """Refine all colours once by those of the others; return the number of colours."""
+        workers, resources = self._workers, np.append(self._resources, -1)  # -1: no resource
         self._pairs = numbered(self._pairs, workers[self._sources], workers[self._targets], *resources[self._crossed])
         self._groups = by_value(
             [
@@ -164,7 +166,7 @@ class _Refinement:
         return zip(self._loads, self._groups.tolist(), strict=True)
 
     def _used(self, count: int) -> Iterable[Hashable]:
-        """Yield what uses each resource, and its colour."""
+        """Yield, for each resource, its colour and the colours of what uses it."""
         crossing = self._crossed < count
         pairs = numbered(np.broadcast_to(self._pairs, crossing.shape)[crossing], self._amounts[crossing])
         loads = [(r, color, by) for load, color in self._colored_loads() for r, by in load.uses]
@@ -182,7 +184,10 @@ class _Refinement:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Load:
-    """What a group's operation on elements of so many bytes does, and how much of resources it uses a payload byte."""
+    """What one group's operation on elements of a given size uses, in units per byte of payload.
+
+    `told` contains everything that distinguishes it apart from the resources.
+    """
 
     collective: tuple[Collective, int]
     group: Group
@@ -190,12 +195,12 @@ class _Load:
     uses: tuple[tuple[int, float], ...]
 
     def colored(self, resources: Numbers) -> Iterable[tuple[int, float]]:
-        """Yield colours of resources with how much is used, in order."""
+        """Return the colours of the resources with the amounts used, sorted."""
         return sorted((int(resources[resource]), amount) for resource, amount in self.uses)
 
 
 def _loads(likeness: Likeness, machine: Machine) -> Iterable[_Load]:
-    """Yield what each group of each collective uses of the machine."""
+    """Yield the load of each group of each collective."""
     for number, operation in enumerate(likeness.collectives):
         collective, item_bytes = operation
         for group in collective.groups:
@@ -219,9 +224,9 @@ def _loads(likeness: Likeness, machine: Machine) -> Iterable[_Load]:
 
 
 def _routes(machine: Machine, routed: NDArray[np.bool_], pairs: tuple[Numbers, Numbers]) -> tuple[Numbers, ...]:
-    """Return pairs' first colours, what each crosses, [place in the route, pair], and numbers of how much of it.
+    """Return the initial colours of pairs, the resources that each crosses, and colours of the amounts: [hop, pair].
 
-    What is not `routed` crosses nothing: the number behind the last resource.
+    Pairs that are not `routed` cross nothing: their resource is one past the last.
     """
     told, crossed = list[Hashable](), list[tuple[tuple[int, float], ...]]()
     for source, target in zip(*(ends.tolist() for ends in pairs), strict=True):
@@ -236,7 +241,7 @@ def _routes(machine: Machine, routed: NDArray[np.bool_], pairs: tuple[Numbers, N
 
 
 def _multisets(owners: Numbers, colors: Numbers, count: int) -> list[bytes]:
-    """Return the colours that each owner has, in ascending order."""
+    """Return the sorted colours of each owner, as bytes."""
     order = np.lexsort((colors, owners))
     bounds = np.searchsorted(owners[order], np.arange(count + 1))
     return [colors[order[begin:end]].tobytes() for begin, end in pairwise(bounds.tolist())]

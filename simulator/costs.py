@@ -1,7 +1,8 @@
-"""What a task costs on its device: an activity for kernels, copies and messages.
+"""The costs of tasks on their devices: an activity for each kernel, copy and message.
 
-Kernels and copies progress in bytes at their device's memory bandwidth, so that they share a memory bus with messages
-evenly. On a calibrated host all progress in seconds of its processor's cores, on a calibrated GPU its kernels do.
+Kernels and copies progress in bytes at the memory bandwidth of their device, so they share a memory bus fairly with
+messages. On a calibrated host all activities progress in seconds of the processor's cores; on a calibrated GPU, kernels
+do.
 """
 
 from __future__ import annotations
@@ -21,15 +22,15 @@ from topologies import Device, Estimates, Kernel, Machine, Product, TransferAmou
 from topologies.collectives import Choice, Pattern, choices, fastest
 from topologies.schema import Measured
 
-COPY = "elementwise"  # packing and unpacking attain what an element-wise kernel does
+COPY = "elementwise"  # packing and unpacking are as efficient as element-wise kernels
 READ_AND_WRITE = 2
-NO_WORK = -1  # the number of what takes no resource
+NO_WORK = -1  # activity class that uses no resource
 COMBINE = 3  # bytes touched per byte combined: the contribution is read, the result read and written
 
 
 @dataclass(frozen=True, slots=True)
 class Activity:
-    """Work of a class of activities (its number), after a delay that uses nothing; its launches take the host."""
+    """An amount of work of an activity class, which starts after `delay_s`. Launching it takes `host_s` of the host."""
 
     number: int
     work: float
@@ -39,7 +40,7 @@ class Activity:
 
 @dataclass(frozen=True, slots=True)
 class LibraryOperation:
-    """An operation of a library, or `part` of one, and what its algorithm sends, in shares of the payload."""
+    """A library's operation, or a `part` of it, with the messages of its algorithm in shares of the payload."""
 
     activity: Activity
     kind: str
@@ -49,9 +50,9 @@ class LibraryOperation:
 
 
 class Costs:
-    """Prices the tasks of one program on one machine; worker w runs on the w-th device.
+    """Prices the tasks of a program on a machine. Worker w runs on device w.
 
-    What is priced for one stands for all of its class, which load together what resources their classes have.
+    The price of one member of a class holds for all. Together they load the resources that their classes use.
     """
 
     def __init__(self, machine: Machine, sharing: Sharing, classes: WorkerClasses) -> None:
@@ -61,13 +62,13 @@ class Costs:
         self._workers, self._messages = (sizes.tolist() for sizes in classes.sizes[:2])
         self._routes: dict[tuple[int, int, bool], Activity] = {}
         self._choices: dict[tuple[str, tuple[int, ...]], tuple[Choice, ...]] = {}
-        self._operations: dict[tuple[int, float, bool], tuple[int, float, Pattern]] = {}  # by the identity of choices
+        self._operations: dict[tuple[int, float, bool], tuple[int, float, Pattern]] = {}  # by id of the choice
         self._kernels: dict[object, Activity] = {}
-        self._totals: dict[int, int] = {}  # by the identity of messages, which transfers share
-        self._estimates: dict[int, Estimates] = {}  # by the identity of what was measured
+        self._totals: dict[int, int] = {}  # by id of the messages, which transfers share
+        self._estimates: dict[int, Estimates] = {}  # by id of the measurements
 
     def compute(self, program: WorkerProgram, task: Compute) -> Activity:
-        """Price kernels run one after the other, each call a launch of its own that does its share."""
+        """Price the kernels of a task, which run in turn. Each call is one launch with an equal share of the work."""
         launches = sum(len(kernel.calls) for kernel in task.kernels)
         if not launches:
             return Activity(NO_WORK, 0.0)
@@ -86,9 +87,9 @@ class Costs:
         return self._kernels[key]
 
     def pack(self, program: WorkerProgram, task: Send, *, together: bool) -> Activity | None:
-        """Price the copy of every outgoing message into staging; a device that streams messages only launches it.
+        """Price the copies of outgoing messages into staging. On devices that stream messages, only a launch remains.
 
-        `together` they are a library's operation, whose latency has its launch.
+        If messages are sent `together`, as an operation of a library, its latency includes the launch.
         """
         device = self._machine.devices[program.worker]
         if together and device.spec.streams_messages:
@@ -99,12 +100,12 @@ class Costs:
         return self._copy(program.worker, nbytes, 0 if device.spec.streams_messages else READ_AND_WRITE * nbytes)
 
     def post(self, program: WorkerProgram, task: Receive) -> Activity | None:
-        """Price the start of receiving, which takes only a processor's time."""
+        """Price the start of a receive. It only takes time of a processor."""
         device = self._machine.devices[program.worker]
         return self._part_of_transfer(device, "post", task_keys.posted(task)) if device.spec.is_host_rank else None
 
     def woken(self, worker: int, waited_s: float) -> Activity | None:
-        """Price what waiting for so long, looking for messages, has taken of a processor that ranks share."""
+        """Price the processor time of a rank that polled for messages for `waited_s` seconds."""
         device = self._machine.devices[worker]
         measured = device.spec.measured
         if measured is None or not device.spec.is_host_rank:
@@ -112,10 +113,10 @@ class Costs:
         return self._on_processor(device, measured.wake_s + waited_s * measured.waiting_share)
 
     def unpack(self, program: WorkerProgram, task: Receive, *, together: bool) -> Activity | None:
-        """Price what ends a transfer: received and local pieces copied into the buffer, or combined in it.
+        """Price the end of a transfer: pieces, received and local, are copied into the buffer or combined with it.
 
-        Where messages are streamed, local pieces are left, unless they were combined with the first message; where they
-        are `together` a library's operation, nothing is.
+        On devices that stream messages, only local pieces remain, unless they were combined with the first message; for
+        the operations of a library (`together`) nothing remains.
         """
         device = self._machine.devices[program.worker]
         if together and device.spec.streams_messages:
@@ -134,7 +135,7 @@ class Costs:
         return self._copy(program.worker, buffer.nbytes, buffer.nbytes + COMBINE * (received + local))
 
     def message(self, source: int, target: int, *, combined: bool) -> Activity:
-        """Price a message that is `combined` or copied where it goes to: its class, work beyond its bytes, latency."""
+        """Price a message that is copied or `combined` at its target: activity class, extra work, latency."""
         key = (source, target, combined)
         if key not in self._routes:
             route, device = self._machine.route(source, target), self._machine.devices[target]
@@ -146,9 +147,9 @@ class Costs:
         return self._routes[key]
 
     def operation(self, group: Together, *, combined: bool) -> LibraryOperation:
-        """Price messages among workers as one operation of a library, by the algorithm that is fastest for their size.
+        """Price messages as one operation of a library, with the algorithm that is fastest for their size.
 
-        The halves of an all-reduce take half of its time each, and of what it moves.
+        Each half of an all-reduce takes half of its time and moves half of its bytes.
         """
         kind, part, choice = self._choice(group, group.groups[0].workers)
         key = (id(choice), part, combined)
@@ -159,20 +160,20 @@ class Costs:
         return LibraryOperation(activity, kind, choice.algorithm, pattern, part)
 
     def patterns(self, group: Together) -> Iterator[Pattern]:
-        """Yield what each of a class of groups sends."""
+        """Yield the message pattern of each group of a class."""
         for member in group.groups:
             _, part, choice = self._choice(group, member.workers)
             yield choice.pattern.times(part)
 
     def _choice(self, group: Together, devices: tuple[int, ...]) -> tuple[str, float, Choice]:
-        """Return which operation messages are, or part of it, and a library's choice for some workers of a class."""
+        """Return the operation, the part of it that the messages are, and the library's choice of algorithm."""
         kind, part = group.collective.operation
         if (kind, devices) not in self._choices:
             self._choices[kind, devices] = choices(self._machine, kind, devices)
         return kind, part, fastest(self._choices[kind, devices], group.nbytes)
 
     def _shared_links(self, choice: Choice, part: float, combined: bool, members: int) -> tuple[int, float, Pattern]:
-        """Return the class of an operation, in bytes of the link that it uses most, these, and its flows."""
+        """Return an operation's activity class, its bytes on the busiest link per byte of payload, and its pattern."""
         pattern, uses = choice.pattern.times(part), defaultdict[int, float](float)
         for (source, target), share in pattern.flows.items():
             for resource, amount in self._message_uses(source, target, combined).items():
@@ -183,11 +184,14 @@ class Costs:
         return self._number(shares, members, cap), units, pattern
 
     def _number(self, uses: Mapping[int, float], members: int, cap: float | None = None) -> int:
-        """Return the number of the activities of all members of a class, given what one member uses."""
+        """Return the activity class of all members of a class, given the uses of one member."""
         return self._sharing.number(ActivityClass(self._classes.folded(uses.items(), members), cap))
 
     def _message_uses(self, source: int, target: int, combined: bool) -> dict[int, float]:
-        """Return what a byte of a message uses; who streams messages unpacks or combines it at the same time."""
+        """Return what one byte of a message uses.
+
+        A device that streams messages unpacks or combines them at the same time.
+        """
         uses, device = dict(self._machine.route(source, target).uses), self._machine.devices[target]
         if device.spec.streams_messages:
             touched = COMBINE if combined else READ_AND_WRITE
@@ -205,12 +209,12 @@ class Costs:
         return self._on_processor(device, self._estimated(device.spec.measured).transfer_s(kind, moved))
 
     def _on_processor(self, device: Device, seconds: float) -> Activity:
-        """Price so many seconds of the device's cores."""
+        """Price `seconds` of the cores of the device."""
         uses = {} if device.processor is None else {device.processor: float(device.spec.cores)}
         return Activity(self._number(uses, 1, 1.0), seconds)
 
     def _copy(self, worker: int, moved_bytes: int, touched_bytes: int) -> Activity | None:
-        """Price a launch, where anything is moved, and the traffic in memory that is not part of messages."""
+        """Price a launch, if anything is moved, and the memory traffic that is not part of the messages themselves."""
         if not moved_bytes:
             return None
         key = (worker, touched_bytes)
@@ -225,7 +229,7 @@ class Costs:
         return self._totals[id(messages)]
 
     def _activity(self, worker: int, calls: Mapping[Kernel, int]) -> Activity:
-        """Price so many calls of each kernel."""
+        """Price the given number of calls of each kernel."""
         device = self._machine.devices[worker]
         launches = sum(calls.values())
         waits = launches * device.spec.launch_latency_s, launches * device.spec.host_launch_s

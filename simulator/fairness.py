@@ -1,11 +1,12 @@
-"""Weighted max-min fairness: how running activities share resources.
+"""Weighted max-min fairness: how concurrent activities share resources.
 
-An activity uses each of a set of resources with a coefficient, in units per unit of its progress, and may have a cap of
-its own. Rates rise together from zero (progressive filling) until a resource is full or a cap is reached; who is
-stopped by it keeps that rate, the others rise on. Weights are in the choice of the unit of progress.
+An activity uses each of its resources with a coefficient, in units per unit of progress, and may have a cap on its
+rate. All rates rise together from zero (progressive filling) until a resource is full or a cap is reached. The
+activities that this stops keep their rate, and the others rise further. Weights are expressed by the unit of progress.
 
-Sets of classes are bits of an integer, so that stopping many costs as much as stopping one. What filling finds is the
-level at which each resource became full: a class's rate is the least of its cap and of the levels of what it uses.
+Sets of classes are bits of an integer, so stopping many costs as much as stopping one. The result of filling is the
+level at which each resource became full: the rate of a class is the least of its cap and of the levels of its
+resources.
 """
 
 from __future__ import annotations
@@ -19,21 +20,21 @@ from numpy.typing import NDArray
 
 Levels = NDArray[np.float64]
 
-TIE = 1e-12  # relative difference below which two levels are one
+TIE = 1e-12  # relative difference below which levels count as equal
 
 
 @dataclass(frozen=True, slots=True)
 class ActivityClass:
-    """What activities that are alike have in common: (resource, coefficient) pairs, and the cap on their rate.
+    """The common properties of equal activities: (resource, coefficient) pairs, and the cap on their rate.
 
-    Coefficients are positive, resources distinct; an activity without resources has a cap.
+    Coefficients are positive and resources distinct. An activity without resources has a cap.
     """
 
     uses: tuple[tuple[int, float], ...]
     cap: float | None = None
 
     def __post_init__(self) -> None:
-        """Refuse an activity whose rate would have no bound."""
+        """Raise a ValueError for an activity whose rate would be unbounded."""
         if not self.uses and self.cap is None:
             raise ValueError("expected a resource or a cap, found neither")
         if any(coefficient <= 0 for _, coefficient in self.uses) or (self.cap is not None and self.cap <= 0):
@@ -41,23 +42,23 @@ class ActivityClass:
 
 
 def rate(kind: ActivityClass, levels: Sequence[float] | Levels) -> float:
-    """Return a class's rate, given the level at which each resource is full."""
+    """Return the rate of a class, given the level at which each resource is full."""
     return min([math.inf if kind.cap is None else kind.cap, *(levels[resource] for resource, _ in kind.uses)])
 
 
 class Solver:
-    """Finds the levels of sets of classes, of which a class has one activity, and 2**n more if it is in `more[n]`."""
+    """Computes the levels for sets of classes. A class has one activity, plus 2**n if it is in the set `more[n]`."""
 
     def __init__(self, capacities: Sequence[float]) -> None:
         self._capacities = list(capacities)
         self._classes: list[ActivityClass] = []
-        self._fastest: list[float] = []  # per class, the rate of an activity that is alone
+        self._fastest: list[float] = []  # per class: the rate of a single activity
         self._plain: list[dict[float, int]] = [{} for _ in capacities]  # resource -> coefficient -> uncapped classes
         self._fastest_plain = [0.0] * len(self._capacities)
         self._capped = 0
 
     def add(self, kind: ActivityClass) -> int:
-        """Add a class and return its number, which is its bit in sets."""
+        """Add a class and return its number, which is also its bit in sets."""
         number = len(self._classes)
         self._classes.append(kind)
         fastest = rate(kind, [math.inf] * len(self._capacities))
@@ -72,13 +73,13 @@ class Solver:
         return number
 
     def alone(self, number: int) -> float:
-        """Return the rate of an activity of a class where no other runs."""
+        """Return the rate of an activity of a class if no other runs."""
         return self._fastest[number]
 
     def levels(self, running: int, more: Sequence[int] = ()) -> Levels:
-        """Return the level of each resource where these classes run, infinite where it is not full, and infinity."""
-        groups: dict[int, list[tuple[float, int]]] = {}  # resource -> (units per unit of the rate, whose)
-        full: dict[int, float] = {}  # resource -> the level at which it will be full
+        """Return the level of each resource while these classes run, infinite if it is not full; and infinity."""
+        groups: dict[int, list[tuple[float, int]]] = {}  # resource -> (units per unit of rate, set of classes)
+        full: dict[int, float] = {}  # resource -> level at which it becomes full
         for resource, capacity in enumerate(self._capacities):
             users = self._users(resource, running, more)
             if self._most(resource, users) >= capacity * (1 - TIE):
@@ -91,7 +92,7 @@ class Solver:
         return self._fill(running, groups, full, sorted(caps.items()))
 
     def _users(self, resource: int, running: int, more: Sequence[int]) -> list[tuple[float, int]]:
-        """Return who uses a resource, and how many units of it per unit of the rate."""
+        """Return the classes that use a resource, with their units per unit of rate."""
         sets = [(1, running), *((2**place, who) for place, who in enumerate(more) if who)]
         users = [
             (units * count, who & among)
@@ -106,7 +107,7 @@ class Solver:
         return users
 
     def _most(self, resource: int, users: Sequence[tuple[float, int]]) -> float:
-        """Return a bound on what of a resource can be in use at once."""
+        """Return an upper bound on the use of a resource."""
         return sum(
             units * who.bit_count() * self._fastest[who.bit_length() - 1]
             if who & self._capped
@@ -121,7 +122,7 @@ class Solver:
         full: dict[int, float],
         caps: Sequence[tuple[float, int]],
     ) -> Levels:
-        """Raise the common rate until everyone is stopped."""
+        """Raise the common rate until every activity is stopped."""
         left, level = list(self._capacities), 0.0
         levels = np.full(len(left) + 1, np.inf)
         while rising:
@@ -151,7 +152,10 @@ class Solver:
 
 
 def _reached(caps: Sequence[tuple[float, int]], rising: int, level: float) -> tuple[int, float]:
-    """Return those at the lowest cap not above the level: below it, stopping one only leaves more to the others."""
+    """Return the classes at the lowest cap that is not above the level.
+
+    Stopping them below the level is safe, because it only leaves more to the others.
+    """
     for cap, who in caps:
         if cap > level:
             break
@@ -161,7 +165,7 @@ def _reached(caps: Sequence[tuple[float, int]], rising: int, level: float) -> tu
 
 
 def _count(number: int, running: int, more: Sequence[int]) -> int:
-    """Return how many activities a class has."""
+    """Return the number of activities of a class."""
     return (running >> number & 1) + sum((who >> number & 1) << place for place, who in enumerate(more))
 
 

@@ -1,4 +1,4 @@
-"""A simulation's history by worker and link, as traces show it."""
+"""The history of a simulation by worker and link, as traces show it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PACK, UNPACK, COMBINE, COMPUTE, WAIT = "pack", "unpack", "combine", "compute", "
 
 
 class Span(NamedTuple):
-    """Something that a worker does from one moment to another, in seconds; `what` names its nodes or its tensor.
+    """An interval in which a worker does one thing. `what` names its nodes or its tensor; times are in seconds.
 
     `transfer` is None for kernels.
     """
@@ -30,7 +30,7 @@ class Span(NamedTuple):
 
 
 def tensor_names(program: Program) -> dict[int, str]:
-    """Name, by transfer, the tensor that it makes on the workers that receive."""
+    """Return, by transfer, the name of the tensor that it creates on receiving workers."""
     return {
         task.transfer: worker.buffers[task.buffer].name
         for worker in reversed(program.workers)
@@ -40,7 +40,7 @@ def tensor_names(program: Program) -> dict[int, str]:
 
 
 def spans(simulation: Simulation, worker: int) -> Iterator[Span]:
-    """Yield what a worker does, in order, what takes no time included."""
+    """Yield what a worker does, in order, including spans of no duration."""
     index = int(simulation.classes.workers[worker])
     timeline, tasks = simulation.timeline, simulation.program.workers[index].tasks
     names = tensor_names(simulation.program)
@@ -64,7 +64,7 @@ def spans(simulation: Simulation, worker: int) -> Iterator[Span]:
 
 
 def lanes(messages: Iterable[MessageSpan]) -> Iterator[tuple[int, MessageSpan]]:
-    """Put each message on its receiver's first lane that is free."""
+    """Assign each message to the first free lane of its receiver."""
     free: defaultdict[int, list[float]] = defaultdict(list)  # worker -> when each lane is free again
     for message in sorted(messages, key=lambda span: (span.start_s, span.stop_s, span.transfer, span.source)):
         until = free[message.target]
@@ -74,7 +74,7 @@ def lanes(messages: Iterable[MessageSpan]) -> Iterator[tuple[int, MessageSpan]]:
 
 
 def link_names(simulation: Simulation, message: MessageSpan) -> list[str]:
-    """Return the links that a message crosses, in order."""
+    """Return the names of the links that a message crosses, in order."""
     resources = (
         simulation.machine.resources[i] for i, _ in simulation.machine.route(message.source, message.target).uses
     )
@@ -82,7 +82,7 @@ def link_names(simulation: Simulation, message: MessageSpan) -> list[str]:
 
 
 def link_rates(simulation: Simulation) -> dict[str, list[tuple[float, float]]]:
-    """Return every link's bytes per second, from each moment at which they change; each message at its mean rate."""
+    """Return the bytes per second of each link, as (time, rate) at each change. A message counts with its mean rate."""
     changed: dict[str, list[tuple[float, float, int]]] = {link.name: [] for link in simulation.links}
     for message in simulation.timeline.messages:
         if message.nbytes and message.stop_s > message.start_s:
@@ -93,7 +93,7 @@ def link_rates(simulation: Simulation) -> dict[str, list[tuple[float, float]]]:
 
 
 def _summed(changed: list[tuple[float, float, int]]) -> list[tuple[float, float]]:
-    """Add up changes of a rate, from zero; where nothing flows it is zero, whatever rounding left."""
+    """Return the running sum of rate changes. It is exactly zero while nothing flows, despite rounding."""
     moments = [0.0, *(at_s for at_s, _, _ in changed)]
     rates = np.cumsum([0.0, *(rate for _, rate, _ in changed)])
     flowing = np.cumsum([0, *(count for _, _, count in changed)])

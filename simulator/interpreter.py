@@ -1,8 +1,8 @@
-"""The interpreter of a program in simulated time: one process per worker, callbacks for transfers in bulk.
+"""Interpret a program in simulated time, with a process for each worker and callbacks for transfers.
 
-Without overlap, a transfer's messages start at the later of the worker's tasks that start it, and the worker stays
-there until they are complete, unless it sends them to another stage. Without communication, transfers keep their order
-but take no time.
+Without overlap, a transfer's messages start with the later of the two tasks of a worker that start it, and the worker
+waits until they are complete, unless it sends them to another pipeline stage. Without communication, transfers keep
+their order but take no time.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ Steps = Generator[Event, object, None]
 
 
 class DeadlockError(RuntimeError):
-    """A program in which workers wait for each other for ever; names what each is waiting in."""
+    """The workers of a program wait for each other forever. The message names the task of each."""
 
 
 @dataclass(frozen=True, slots=True)
 class Switches:
-    """Do transfers overlap computation, do they take time, is every message recorded.
+    """Options of the interpreter: overlap transfers with computation, let them take time, record every message.
 
-    With a `library`, transfers that are collectives are its operations: who takes part waits for all others.
+    With a `library`, collectives are its operations: each participant waits for all others.
     """
 
     overlap: bool = True
@@ -49,9 +49,9 @@ class Switches:
 
 @dataclass(frozen=True, slots=True)
 class MessageSpan:
-    """One message on its way: from when both ends had started it to its completion.
+    """A message in flight, from the moment when both ends have started it to its completion.
 
-    Of a library's operation, what its algorithm sends from one worker to another, in all.
+    For an operation of a library, all that its algorithm sends from one worker to another.
     """
 
     transfer: int
@@ -64,7 +64,10 @@ class MessageSpan:
 
 @dataclass(frozen=True, slots=True)
 class Operated:
-    """A library's operation of each of a class of groups on a payload, for so many bytes of messages in all."""
+    """An operation of a library in all groups of a class.
+
+    `payload_bytes` is the payload of each group; `pair_bytes` the bytes of all messages that it replaces.
+    """
 
     operation: LibraryOperation
     groups: int
@@ -73,16 +76,16 @@ class Operated:
 
     @property
     def wire_bytes(self) -> float:
-        """What all groups send."""
+        """Bytes that all groups send."""
         return self.groups * self.payload_bytes * sum(self.operation.pattern.flows.values())
 
 
 @dataclass(frozen=True, slots=True)
 class BlockedTime:
-    """A worker blocked within one of its tasks until the last of its messages of a transfer was complete.
+    """A span in which a worker was blocked, in one of its tasks, by the last incomplete message of a transfer.
 
-    That message was `started_s`, when both its ends were, had `latency_s` of latency and was complete at `arrived_s`;
-    noticing that may take its receiver until `end_s`.
+    Both ends of that message had been started at `started_s`; it had a latency of `latency_s` and was complete at
+    `arrived_s`. The worker may notice that only at `end_s`.
     """
 
     task: int
@@ -95,11 +98,11 @@ class BlockedTime:
 
 @dataclass(slots=True, eq=False)
 class Timeline:
-    """When the representative of each class of workers began and ended each of its tasks, and what all moved.
+    """Start and end of every task on the representative of each class of workers, and the bytes moved: [from, to].
 
-    `blocked` lists, per worker, when it waited for messages; `in_flight_s` is how long each worker had messages of its
-    own, in or out, on their way. `bytes` are what workers lack, by who has it; `wire_bytes` what is sent for that, by
-    whom and to whom, which is something else where `operations`, by transfer, are a library's.
+    `blocked` lists when each worker waited for messages; `in_flight_s` is how long each worker had incoming or outgoing
+    messages in flight. `bytes` counts the bytes that workers lack, by owner; `wire_bytes` the bytes sent over links,
+    which differ if a library's `operations` (by transfer) move them.
     """
 
     starts_s: list[list[float]]
@@ -119,8 +122,8 @@ def interpret(
 ) -> Timeline:
     """Run one iteration of a program on a machine.
 
-    With `classes` the program is that of their representatives, of which every one stands for all of its class. Raises
-    `DeadlockError` where workers wait for ever, `TopologyError` where the machine is too small.
+    With `classes`, the program has only the representative of each class. Raises `DeadlockError` if workers wait
+    forever, and `TopologyError` if the machine has too few devices.
     """
     classes = classes or each_alone(len(program.workers), machine)
     machine.require_devices(len(classes.workers))
@@ -128,7 +131,7 @@ def interpret(
 
 
 class _InFlight:
-    """How long each worker has had messages on their way."""
+    """Measures how long each worker has messages in flight."""
 
     def __init__(self, workers: int) -> None:
         self._messages = np.zeros(workers, dtype=np.int64)
@@ -136,13 +139,13 @@ class _InFlight:
         self.seconds = np.zeros(workers)
 
     def add(self, sent: Sent, now_s: float) -> None:
-        """Messages start."""
+        """Record the start of messages."""
         idle = self._messages == 0
         self._messages += sent.count(len(idle))
         self._since_s[idle & (self._messages > 0)] = now_s
 
     def remove(self, sent: Sent, now_s: float) -> None:
-        """Messages are complete."""
+        """Record the completion of messages."""
         busy = self._messages > 0
         self._messages -= sent.count(len(busy))
         ended = busy & (self._messages == 0)
@@ -161,9 +164,9 @@ class _Interpreter:
         self._posted: defaultdict[int, tuple[list[int], list[int]]] = defaultdict(lambda: ([], []))
         self._receiving: list[dict[int, Receive]] = [{} for _ in program.workers]
         k = len(program.workers)
-        self._launched_s = [0.0] * k  # when each worker's host will have launched all kernels so far
+        self._launched_s = [0.0] * k  # per worker: when its host has launched all kernels so far
         pairs = len(classes.ends)
-        self._routes = np.full((2, pairs), UNPRICED, dtype=np.intp)  # activities, of what is copied and combined
+        self._routes = np.full((2, pairs), UNPRICED, dtype=np.intp)  # activity classes, [copied, combined]
         self._latency_s = np.zeros(pairs)
         self._work_beyond_bytes = np.zeros(pairs)
         self._moved = np.zeros(pairs, dtype=np.int64)
@@ -226,7 +229,7 @@ class _Interpreter:
         yield from self._start(number, self._transfers[task.transfer], task)
 
     def _start(self, worker: int, transfer: Transfer, task: Send | Receive) -> Steps:
-        """Start this worker's half of a transfer; without overlap, only with its last half, and wait for the end."""
+        """Start this worker's half of a transfer. Without overlap, start it with its last task and wait for the end."""
         if self._switches.overlap:
             self._post(transfer.number, worker, outgoing=isinstance(task, Send))
             return
@@ -259,7 +262,7 @@ class _Interpreter:
         )
 
     def _busy(self, worker: int, activity: Activity | None) -> Steps:
-        """Wait for the host to launch it, which it does ahead of the device and in order, and carry it out."""
+        """Run an activity after the host has launched it. The host launches in order, ahead of the device."""
         if activity is None or not (activity.work or activity.delay_s or activity.host_s):
             return
         self._launched_s[worker] += activity.host_s
@@ -277,13 +280,13 @@ class _Interpreter:
     # --- messages
 
     def _post(self, transfer: int, worker: int, *, outgoing: bool) -> None:
-        """Start one end of a worker's messages; those that start at one moment are looked at together."""
+        """Start one end of a worker's messages. All that start at the same moment are matched together."""
         if not self._posted:
             self._sharing.after(0.0, self._match)
         self._posted[transfer][not outgoing].append(worker)
 
     def _match(self) -> None:
-        """Let those messages flow whose other end has started."""
+        """Start the messages whose other end has also started."""
         posted = list(self._posted.items())
         self._posted.clear()
         for number, (senders, receivers) in posted:
@@ -307,7 +310,7 @@ class _Interpreter:
             self._sharing.after(latency, partial(self._begin, sent[chosen], numbers[chosen], arrive))
 
     def _operate(self, transfer: Transfer, group: Together, sent: Sent) -> None:
-        """Let a group's messages flow as a library's operation."""
+        """Start the messages of a group as one operation of a library."""
         now_s = self._environment.now
         self._in_flight.add(sent, now_s)
         if not self._switches.communicate:
@@ -338,7 +341,7 @@ class _Interpreter:
             self._sharing.start_many(numbers, work, lambda slots: arrive(sent[slots]))
 
     def _priced(self, sent: Sent, combined: bool) -> tuple[NDArray[np.intp], NDArray[np.float64]]:
-        """Return messages' classes and latencies; routes are priced when they are first used."""
+        """Return the activity classes and latencies of messages. Routes are priced on first use."""
         routes = self._routes[int(combined)]
         numbers = routes[sent.pairs]
         if (numbers == UNPRICED).any():
@@ -357,14 +360,14 @@ class _Interpreter:
     def _record(
         self, transfer: Transfer, sources: Numbers, targets: Numbers, nbytes: NDArray[Any], start_s: float
     ) -> None:
-        """Note what went over links, where every worker is alone in its class."""
+        """Record messages for a trace. Only called when every worker is alone in its class."""
         if self._switches.record_messages:
             spans = zip(sources.tolist(), targets.tolist(), np.rint(nbytes).astype(int).tolist(), strict=True)
             now_s = self._environment.now
             self._timeline.messages += [MessageSpan(transfer.number, *span, start_s, now_s) for span in spans]
 
     def _on_wires(self) -> NDArray[np.float64] | NDArray[np.int64]:
-        """Return what was sent from each worker to each other, by pairs and by a library's operations."""
+        """Return the bytes sent over links by pairs and by a library's operations: [from, to]."""
         total = self._classes.of_pairs(self._messaged)
         if not self._payloads:
             return total
@@ -389,4 +392,4 @@ class _Interpreter:
                 what = "" if isinstance(task, Compute) else f" of transfer {task.transfer}"
                 stuck.append(f"worker {worker.worker} in task {position}, {type(task).__name__}{what}")
         if stuck:
-            raise DeadlockError(f"workers wait for each other for ever: {'; '.join(stuck)}")
+            raise DeadlockError(f"workers wait for each other forever: {'; '.join(stuck)}")

@@ -1,6 +1,6 @@
-"""Memory over time: a buffer occupies its worker's memory from the start of its first task to the end of its last.
+"""Memory over time. A buffer occupies memory from the start of its first task to the end of its last.
 
-What lives, the unused rest of the allocation, workspace and reserve sum to what must fit.
+Live buffers, the unused rest of the arena, workspaces and the reserve must fit together.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from simulator.classes import WorkerClasses
 from simulator.interpreter import Timeline
 from topologies import Machine, Memory
 
-LARGEST = 5  # buffers named at a peak
+LARGEST = 5  # buffers that are named at the peak
 PERSISTENT = "persistent"
 KINDS = {"fetch": "fetches", "partial": "partials", "reduce": "partials", "staging": "staging"}
 UNKNOWN = {PERSISTENT: "persistent", "tensor": "results"}
-"""Kinds of tensors where the graph is not given that tells more."""
+"""Kinds of tensors when no graph says more."""
 
 
 @dataclass(frozen=True, slots=True)
 class Accounting:
-    """The phase of every node, in the graph's order, and the use of each tensor (`contents`), by name."""
+    """The phase of each node, in the order of the graph, and the use of each tensor (`contents`), by name."""
 
     phases: Mapping[str, str] = field(default_factory=dict)
     contents: Mapping[str, str] = field(default_factory=dict)
@@ -38,21 +38,21 @@ class Accounting:
 STATIC = Accounting()
 
 HANDED_OVER, TAKEN, GIVEN_BACK = range(3)
-"""Events of a buffer, in their order at one task."""
+"""Events of a buffer at a task, in the order in which they take effect."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Usage:
-    """Live bytes in a memory: after each change, `at_s`, of each kind ([change, kind])."""
+    """Live bytes in a memory after each change at `at_s` seconds: [change, kind]."""
 
     kinds: tuple[str, ...]
     at_s: NDArray[np.float64]
     nbytes: NDArray[np.int64]
-    peak: int  # the change after which most lives
-    largest: tuple[BufferUse, ...]  # of those that live then
+    peak: int  # index of the change after which most bytes are live
+    largest: tuple[BufferUse, ...]  # of the buffers that are live then
 
     def moments(self) -> Iterator[tuple[float, Mapping[str, int]]]:
-        """Yield (seconds from the start of the step, bytes by kind) wherever time passes before the next change."""
+        """Yield (seconds from the start of the step, bytes by kind) at each change that lasts for some time."""
         lasting = np.append(self.at_s[1:] > self.at_s[:-1], True)[: len(self.at_s)]
         for at_s, row in zip(self.at_s[lasting].tolist(), self.nbytes[lasting].tolist(), strict=True):
             yield at_s, dict(zip(self.kinds, row, strict=True))
@@ -61,10 +61,10 @@ class Usage:
 def usage(
     program: Program, timeline: Timeline, classes: WorkerClasses, workers: Sequence[int], contents: Mapping[str, str]
 ) -> Usage:
-    """Live bytes on these workers over time; `contents` is `planner.graph.facts.contents`.
+    """Return the live bytes on these workers over time. `contents` is that of `planner.graph.facts.contents`.
 
-    At one moment tasks follow each other by position. A task takes what is new, where it overwrites something in that
-    one's place, before it gives back what it was the last to use. Persistent buffers are there from the start.
+    Simultaneous tasks are ordered by position. A task first allocates its new buffers, in place of those it overwrites,
+    then frees those that it is the last to use. Persistent buffers are live from the start.
     """
     class_of = classes.workers.tolist()
     changes = sorted(change for worker in workers for change in _changes(program, timeline, worker, class_of[worker]))
@@ -86,7 +86,7 @@ def usage(
 def device_memories(
     program: Program, timeline: Timeline, machine: Machine, classes: WorkerClasses, accounting: Accounting = STATIC
 ) -> tuple[DeviceMemory, ...]:
-    """Account for every memory that workers use, with a verdict; memories whose workers do alike are alike."""
+    """Return the use of each memory, with a verdict. Memories whose workers are equivalent are computed once."""
     class_of, result = classes.workers.tolist(), list[DeviceMemory]()
     alike: dict[tuple[object, ...], DeviceMemory] = {}
     for memory in machine.memories:
@@ -121,7 +121,7 @@ def _device_memory(
     filled = Counter({kind: int(nbytes) for kind, nbytes in zip(alive.kinds, fullest, strict=True)})
     filled["unused"] = sum(worker.arena_bytes for worker in programs) - live
     for worker, device in zip(programs, devices, strict=True):
-        _, *others = device_needs(worker, device)  # the arena's are live or unused
+        _, *others = device_needs(worker, device)  # the arena is counted as live and unused bytes
         filled.update({need.what: need.nbytes for need in others})
     peak = sum(filled.values())
     return DeviceMemory(
@@ -139,7 +139,7 @@ def _device_memory(
 def _changes(
     program: Program, timeline: Timeline, number: int, index: int
 ) -> Iterator[tuple[float, int, int, tuple[int, int], int]]:
-    """Yield (seconds, task, what happens, worker and buffer, bytes) of a worker, given its class."""
+    """Yield the changes (seconds, task, event, (worker, buffer), bytes) of a worker, given its class `index`."""
     worker, starts, stops = program.workers[index], timeline.starts_s[index], timeline.stops_s[index]
     heirs = overwritten(worker)
     for i, buffer in enumerate(worker.buffers):
@@ -175,7 +175,7 @@ def _span(buffer: Buffer, tasks: int) -> tuple[int, int]:
 
 
 def overwritten(worker: WorkerProgram) -> Mapping[int, int]:
-    """Find, by the number of each buffer that another one overwrites in place, the number of that other one."""
+    """Return, for each buffer that another overwrites in place, the number of that other buffer."""
     heirs: dict[int, int] = {}
     latest: dict[int, int] = {}
     for number in sorted(range(len(worker.buffers)), key=lambda n: (worker.buffers[n].first, n)):

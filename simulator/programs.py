@@ -1,4 +1,4 @@
-"""A plan's program on a machine, which is simulated."""
+"""A plan's program on the machine that is simulated."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from topologies import Machine
 
 @dataclass(frozen=True)
 class PlanProgram:
-    """A plan, how it is lowered to a program, and the machine that runs that."""
+    """A plan, its lowering to a program, and the machine that runs it."""
 
     plan: Plan
     lowering: Lowering
@@ -26,9 +26,9 @@ class PlanProgram:
         return self.lowering.program()
 
     def in_classes(self, *, library: bool) -> tuple[Program, WorkerClasses]:
-        """Return the classes of workers and the program of a worker of each; with a `library`, collectives are its.
+        """Return the programs of one worker of each class, and the classes. With a `library`, it runs the collectives.
 
-        Workers on devices of which tasks were measured one by one are each alone.
+        On devices with measured tasks, each worker is alone in its class.
         """
         workers = self.plan.workers
         if any(device.spec.measured is not None for device in self.machine.devices[:workers]):
@@ -38,6 +38,6 @@ class PlanProgram:
 
 
 def plan_program(plan: Plan, machine: Machine, prefetch: int) -> PlanProgram:
-    """Lower a plan for a machine; TopologyError where that has too few devices."""
+    """Lower a plan for a machine. Raises TopologyError if it has too few devices."""
     machine.require_devices(plan.workers)
     return PlanProgram(plan, Lowering(plan, prefetch), machine)

@@ -1,4 +1,4 @@
-"""Simulating a plan, and the report of it, as the command `simulate` and `simulator.simulate` do it."""
+"""Simulate a plan and make its report, as the command `simulate` and `simulator.simulate` do."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ COLLECTIVES = ("auto", "pairs", "library")
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How a program is simulated, as `simulate` says it; PlanError for what makes no sense.
+    """Settings of a simulation. Raises PlanError if they are invalid.
 
-    `collectives` are messages between pairs, or the operations of a library; "auto" is a library's on machines whose
-    devices stream messages, which are GPUs under NCCL.
+    `collectives` are messages between pairs, or operations of a library. "auto" is the library on machines whose
+    devices stream messages, which are GPUs with NCCL.
     """
 
     prefetch: int = 1
@@ -39,18 +39,18 @@ class Settings:
     collectives: str = "auto"
 
     def __post_init__(self) -> None:
-        """Check what a user may have chosen."""
+        """Check the values."""
         if self.collectives not in COLLECTIVES:
             raise PlanError(f"collectives: expected {', '.join(COLLECTIVES)}, found {self.collectives!r}")
         if type(self.overlap) is not bool:
             raise PlanError(f"overlap: expected True or False, found {self.overlap!r}")
 
     def by_library(self, machine: Machine) -> bool:
-        """Whether a machine's collectives are a library's."""
+        """Return whether a library runs the collectives on this machine."""
         return machine.has_library if self.collectives == "auto" else self.collectives == "library"
 
     def told(self, machine: Machine) -> dict[str, Setting]:
-        """Return the settings for a report, with what "auto" means on a machine."""
+        """Return the settings for a report, with "auto" resolved."""
         return asdict(self) | {"collectives": "library" if self.by_library(machine) else "pairs"}
 
 
@@ -64,10 +64,10 @@ def simulate(
 ) -> Report:
     """Simulate one training iteration of a plan, or of a plan.json.
 
-    `machine` is a Machine, a YAML file or the name of one; worker w runs on its w-th device. `prefetch` is how many
-    compute units early fetches start, `overlap` whether transfers overlap computation, `collectives` as in `Settings`.
-    Raises a TopologyError where the machine has too few devices or no figure for a dtype, a PlanError for what is no
-    plan or makes no sense.
+    `machine` is a Machine, a YAML file or a name; worker w runs on its device w. `prefetch` is how many compute units
+    early fetches start; `overlap` says whether transfers overlap computation; `collectives` is described in `Settings`.
+    Raises TopologyError if the machine has too few devices or no figure for a dtype, and PlanError if the plan or the
+    settings are invalid.
 
     >>> import planner, simulator
     >>> plan = planner.plan(planner.model("mlp-2-16", batch=8), workers=4)
@@ -81,7 +81,7 @@ def simulate(
 
 
 def machine_of(machine: str | Machine) -> Machine:
-    """Load a machine by its name or file; PlanError for what is neither that nor a Machine."""
+    """Load a machine by name or file. Raises PlanError for another type."""
     if not isinstance(machine, str | Machine):
         raise PlanError(f"expected a machine, its name or its YAML file, found {machine!r}")
     return load_topology(machine) if isinstance(machine, str) else machine
@@ -90,7 +90,7 @@ def machine_of(machine: str | Machine) -> Machine:
 def simulation_of(program: PlanProgram, settings: Settings, *, each_worker: bool = False) -> Simulation:
     """Simulate a plan's program.
 
-    Of workers that do alike one is simulated; if `each_worker`, all are, and every message is recorded.
+    One worker of each class is simulated. If `each_worker`, all are, and every message is recorded.
     """
     graph, library = program.plan.graph, settings.by_library(program.machine)
     lowered, alike = (program.program, None) if each_worker else program.in_classes(library=library)
@@ -111,7 +111,7 @@ def report(
     *,
     tasks: bool = False,
 ) -> Report:
-    """Make the report of one simulation of a plan; reports are matched by the plan's `name`."""
+    """Return the report of a simulation. Reports are matched by the plan's `name`."""
     machine, batch, seconds, timeline = (
         simulation.machine,
         batch_size(plan.graph),
@@ -152,7 +152,7 @@ def report(
 
 
 def _collectives(simulation: Simulation) -> Iterator[CollectiveUse]:
-    """Yield what a library did in a step, by operation and algorithm."""
+    """Yield the collectives of a library in a step, by operation and algorithm."""
     by_algorithm: defaultdict[tuple[str, str], list[Operated]] = defaultdict(list)
     for operated in chain.from_iterable(simulation.timeline.operations.values()):
         by_algorithm[operated.operation.kind, operated.operation.algorithm].append(operated)

@@ -1,7 +1,7 @@
-"""Activities in simulated time: what runs shares the machine's resources fairly, recomputed when one starts or ends.
+"""Activities in simulated time. They share resources fairly; rates are recomputed when one starts or ends.
 
-Activities of one class run at one rate, so only the one of each class that ends next is followed. Rates of a set of
-running classes are remembered, in at most `MEMO_BYTES`: a training program repeats itself.
+Activities of a class run at the same rate, so only the one that ends next is tracked. The rates of a set of running
+classes are cached, in at most `MEMO_BYTES`, because training programs repeat themselves.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ Floats = NDArray[np.float64]
 Callback = Callable[[], object]
 BatchCallback = Callable[[Numbers], object]
 
-SAME_INSTANT = 1e-12  # seconds, and share of the time reached: ends closer than this are one instant
+SAME_INSTANT = 1e-12  # absolute (seconds) and relative to the current time: closer ends coincide
 MEMO_BYTES = 256 << 20
-ENTRY_BYTES = 1 << 10  # what remembering takes beside the rates: the key and the objects
+ENTRY_BYTES = 1 << 10  # overhead of a cache entry: the key and the objects
 FIRST_CLASSES = 64
-UNLIMITED = 1e300  # the rate of what nothing limits
+UNLIMITED = 1e300  # rate of an activity that nothing limits
 
 
 class _Classes:
-    """Every class, by its number: its uses, its cap, and its running activities.
+    """All activity classes by number: uses, caps, and running activities.
 
-    `left_s` is how long the activity that ends next still took at `rates` when these were last computed, infinite where
-    none runs; that activity is the one in place `slot` of batch `batch`. A class's first rate is that of one alone.
-    `uses`, a column per class, is filled up with the number of a resource that is never full.
+    `left_s` is the remaining time of the activity that ends next, at the `rates` of the last update; infinite if none
+    runs. That activity is number `slot` of batch `batch`. The initial rate of a class is that of a single activity.
+    `uses` has a column per class, padded with a resource that is never full.
     """
 
     def __init__(self, nothing: int) -> None:
@@ -45,7 +45,7 @@ class _Classes:
         self.nothing = nothing
 
     def describe(self, number: int, kind: ActivityClass, alone: float) -> None:
-        """Note a new class's uses and cap, and the rate of one of its activities alone."""
+        """Add a class: its uses, its cap, and the rate of a single activity."""
         while number >= len(self.caps):
             half = len(self.caps)
             for name in ("caps", "left_s", "rates", "batch", "slot", "uses"):
@@ -60,7 +60,7 @@ class _Classes:
             self.caps[number] = min(kind.cap, UNLIMITED)
 
     def rates_of(self, numbers: Numbers, levels: Levels) -> Floats:
-        """Return classes' rates, given the level at which each resource is full, and infinity."""
+        """Return the rates of classes, given the level at which each resource is full, followed by infinity."""
         rates: Floats = np.minimum.reduce(levels[self.uses[:, numbers]])
         np.minimum(rates, self.caps[numbers], out=rates)
         return rates
@@ -74,12 +74,12 @@ class Sharing:
         self._solver = Solver(capacities)
         self._numbers: dict[ActivityClass, int] = {}
         self._classes = _Classes(len(capacities))
-        self._running = 0  # the classes that run, as the solver wants them
-        self._later: dict[int, list[tuple[float, int, int]]] = {}  # class -> (end, batch, slot) beyond the nearest
-        self._ends: dict[int, float] = {}  # of these classes, the class's progress at which the nearest ends
-        self._more: list[int] = []  # the classes that `later` has 2**n activities of, as the solver wants them
-        self._alone: dict[int, Callback] = {}  # by batch: the callback of an activity that was started alone
-        self._batches: dict[int, tuple[BatchCallback, int]] = {}  # callback, activities left
+        self._running = 0  # running classes, as a set of bits
+        self._later: dict[int, list[tuple[float, int, int]]] = {}  # class -> (end, batch, slot) but the nearest
+        self._ends: dict[int, float] = {}  # for these classes: progress at which the nearest ends
+        self._more: list[int] = []  # bit n of the number of activities in `_later`, by set of classes
+        self._alone: dict[int, Callback] = {}  # batch -> callback of a single activity
+        self._batches: dict[int, tuple[BatchCallback, int]] = {}  # batch -> callback, activities left
         self._started = 0
         self._memo: dict[object, tuple[Numbers, Floats]] = {}
         self._memo_bytes = 0
@@ -89,21 +89,24 @@ class Sharing:
         self._delayed: dict[float, list[Callback]] = {}
 
     def number(self, kind: ActivityClass) -> int:
-        """Return the number of a class of activities, which `start` takes; equal classes have one number."""
+        """Return the number of an activity class, for `start`. Equal classes have the same number."""
         if kind not in self._numbers:
             number = self._numbers[kind] = self._solver.add(kind)
             self._classes.describe(number, kind, self._solver.alone(number))
         return self._numbers[kind]
 
     def start(self, number: int, work: float, done: Callback) -> None:
-        """Start an activity that ends, calling `done`, when it has progressed by `work`."""
+        """Start an activity that progresses by `work`, and call `done` when it ends."""
         self._started += 1
         self._alone[self._started] = done
         self._start_one(number, work, self._started, 0)
         self._share_anew()
 
     def start_many(self, numbers: Numbers, work: Floats, done: BatchCallback) -> None:
-        """Start an activity of each of these classes; `done` is given the places of those that end at once."""
+        """Start an activity of each of these classes.
+
+        `done` is called with the indices of those that end at the same time.
+        """
         self._started += 1
         self._batches[self._started] = done, len(numbers)
         batch, classes, slots = self._started, self._classes, np.arange(len(numbers))
@@ -119,7 +122,7 @@ class Sharing:
         self._share_anew()
 
     def after(self, delay_s: float, call: Callback) -> None:
-        """Call `call` after a delay; calls for the same moment are one event, made in the order of asking."""
+        """Call `call` after a delay. Calls at the same moment are one event and run in the order of request."""
         moment = self._environment.now + delay_s
         calls = self._delayed.get(moment)
         if calls is None:
@@ -168,7 +171,7 @@ class Sharing:
         self._environment.timeout(delay_s).callbacks.append(call)
 
     def _share_anew(self) -> None:
-        """Recompute the rates at the end of this instant, once, however many activities start and end in it."""
+        """Recompute the rates once at the end of this instant, however many activities start and end in it."""
         if not self._flushing:
             self._flushing = True
             self._at(0.0, self._flush)
@@ -176,7 +179,7 @@ class Sharing:
     def _flush(self, _: Event | None = None) -> None:
         if self._environment.peek() <= self._environment.now:
             self._flushing = True
-            self._at(0.0, self._flush)  # behind what else happens in this instant
+            self._at(0.0, self._flush)  # after all other events of this instant
             return
         self._flushing = False
         self._generation += 1
@@ -185,7 +188,7 @@ class Sharing:
             self._at(max(soonest_s, 0.0), lambda _: self._complete(generation))
 
     def _change_rates(self) -> float:
-        """Give all that runs its rate from now on; return after how many seconds the first ends."""
+        """Set the rates of all running activities; return the seconds until the first ends."""
         classes, (running, rates) = self._classes, self._allocated()
         left_s = classes.left_s[running]
         left_s -= self._elapsed_s()
@@ -197,7 +200,7 @@ class Sharing:
         return float(np.minimum.reduce(left_s))
 
     def _allocated(self) -> tuple[Numbers, Floats]:
-        """Return the running classes with their rates."""
+        """Return the running classes and their rates."""
         key = self._running, *self._more
         allocated = self._memo.get(key)
         if allocated is None:
@@ -223,7 +226,7 @@ class Sharing:
             batches, slots = self._next_in_line(ended, batches, slots, near_s)
         else:
             classes.left_s[ended] = np.inf
-        was_flushing, self._flushing = self._flushing, True  # so that callbacks need not ask
+        was_flushing, self._flushing = self._flushing, True  # callbacks need not request it
         self._call_back(batches, slots)
         if not was_flushing:
             self._flush()
@@ -231,7 +234,7 @@ class Sharing:
     def _next_in_line(
         self, ended: Numbers, batches: NDArray[np.int64], slots: Numbers, near_s: float
     ) -> tuple[NDArray[np.int64], Numbers]:
-        """Let those follow that wait behind the activities that ended, or end with them."""
+        """Start tracking the activities that follow those that ended, and add those that end at the same time."""
         classes, also = self._classes, []
         for number in ended.tolist():
             later = self._later.get(number)
@@ -256,7 +259,7 @@ class Sharing:
         return batches, slots
 
     def _call_back(self, batches: NDArray[np.int64], slots: Numbers) -> None:
-        """Tell every batch which of its activities ended, in the order in which batches started."""
+        """Notify each batch which of its activities ended, in the order in which the batches started."""
         order = np.lexsort((slots, batches))
         batches, slots = batches[order], slots[order]
         starts = np.flatnonzero(np.diff(batches, prepend=-1)).tolist()

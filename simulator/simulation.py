@@ -1,4 +1,4 @@
-"""A program priced on a machine: with communication, without it, and what that says of links and memories."""
+"""Simulate a program on a machine with and without communication, and evaluate links and memories."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ WITH_COMMUNICATION = Switches()
 
 @dataclass(frozen=True, eq=False)
 class Simulation:
-    """One simulated iteration of a program, whose tasks are in the order in which they run, on a machine.
+    """One simulated iteration of a program on a machine. Tasks are in the order in which they run.
 
-    The program and its timeline are those of the representatives of `classes` of workers.
-    `seconds_without_communication` is the same iteration with every transfer at no cost, its order kept.
+    The program and its timeline have one representative of each of the `classes` of workers.
+    `seconds_without_communication` is the time of the same iteration if transfers keep their order but cost nothing.
     """
 
     program: Program
@@ -40,19 +40,19 @@ class Simulation:
 
     @property
     def seconds(self) -> float:
-        """Seconds from the first worker's start to the last one's end."""
+        """Seconds from the start of the first worker to the end of the last."""
         return self.timeline.seconds
 
     @cached_property
     def breakdown(self) -> tuple[Spending, ...]:
-        """Each worker's seconds by what they are spent on."""
+        """The seconds of each worker, by cause."""
         of_class = breakdown(self.program, self.machine, self.timeline)
         classes = enumerate(self.classes.workers.tolist())
         return tuple(structs.replace(of_class[index], worker=worker) for worker, index in classes)
 
     @cached_property
     def bottlenecks(self) -> tuple[Bottleneck, ...]:
-        """The bottleneck of each phase, in order; none where phases are not known."""
+        """The bottleneck of each phase, in order; empty if phases are unknown."""
         phases = self.accounting.phases
         return bottlenecks(self.program, self.machine, self.timeline, self.classes, phases) if phases else ()
 
@@ -62,7 +62,7 @@ class Simulation:
 
     @property
     def overfull(self) -> tuple[str, ...]:
-        """The devices whose memory does not hold what is allocated in it."""
+        """Names of the devices whose memory is too small."""
         return overfull(self.memories)
 
 
@@ -73,12 +73,12 @@ def simulated(
     accounting: Accounting = STATIC,
     classes: WorkerClasses | None = None,
 ) -> Simulation:
-    """Simulate one iteration; worker w runs on the machine's w-th device.
+    """Simulate one iteration. Worker w runs on device w.
 
-    With `classes` the program is that of their representatives, else every worker's.
+    With `classes`, the program has only their representatives; otherwise it has all workers.
 
-    Raises `TopologyError` where the machine has too few devices or no figure for a dtype, and `DeadlockError` where the
-    program's workers wait for each other for ever.
+    Raises `TopologyError` if the machine has too few devices or no figure for a dtype, and `DeadlockError` if workers
+    wait for each other forever.
     """
     program, classes = program_in_order(program), classes or each_alone(len(program.workers), machine)
     runs = (switches, replace(switches, communicate=False, record_messages=False))

@@ -21,7 +21,7 @@ from simulator.simulation import Simulation
 THREADS = ("compute", "copies", "waiting")
 THREAD_OF = {COMPUTE: 0, PACK: 1, UNPACK: 1, COMBINE: 1, WAIT: 2}
 
-Received = list[tuple[int, MessageSpan]]  # each message with its lane
+Received = list[tuple[int, MessageSpan]]  # messages with their lanes
 
 
 def trace(simulation: Simulation) -> Trace:
@@ -41,7 +41,7 @@ def trace(simulation: Simulation) -> Trace:
 
 
 def _name(result: Trace, simulation: Simulation, received: Received) -> None:
-    """Name every worker's tracks, and behind them the links, which have counters alone."""
+    """Name the tracks of each worker, followed by the links, which only have counters."""
     workers = len(simulation.program.workers)
     for worker in range(workers):
         needed = 1 + max((lane for lane, message in received if message.target == worker), default=-1)
@@ -51,7 +51,7 @@ def _name(result: Trace, simulation: Simulation, received: Received) -> None:
 
 
 def _workers(result: Trace, simulation: Simulation) -> dict[tuple[int, int, bool], Moment]:
-    """Draw what workers do; return when each packs (True) or unpacks what of a transfer it sends or receives."""
+    """Add the spans of workers. Return when each worker packs (True) or unpacks (False) the messages of a transfer."""
     ends = {(message.transfer, message.source, True) for message in simulation.timeline.messages}
     ends |= {(message.transfer, message.target, False) for message in simulation.timeline.messages}
     moments = {}

@@ -1,6 +1,6 @@
-"""Transfers in bulk: who sends how much to whom, which halves have started, and which messages are complete.
+"""Transfers: who sends how much to whom, which halves have started, and which messages are complete.
 
-Who sends and receives are classes of workers, messages classes of messages (`simulator.classes`).
+Senders and receivers are classes of workers; messages are classes of messages (`simulator.classes`).
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ Posts = list[tuple[Message, ...]]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Sent:
-    """Messages of one transfer that started together, side by side: class, sender, receiver and size.
+    """Messages of one transfer that started together, as columns: class, sender, receiver, size.
 
-    `outgoing` is how many of a class a sender has, `incoming` how many a receiver.
+    `outgoing` is the number of messages of a class per sender, `incoming` that per receiver.
     """
 
     pairs: Numbers
@@ -41,25 +41,25 @@ class Sent:
     incoming: Sizes
 
     def __getitem__(self, chosen: Numbers | NDArray[np.bool_]) -> Sent:
-        """Return some of them."""
+        """Return the chosen messages."""
         columns = (self.pairs, self.sources, self.targets, self.nbytes, self.outgoing, self.incoming)
         return Sent(*(column[chosen] for column in columns))
 
     def __len__(self) -> int:
-        """Count the classes of messages."""
+        """Return the number of message classes."""
         return len(self.pairs)
 
     def count(self, workers: int) -> Sizes:
-        """Count the messages of every worker, in and out."""
+        """Return the number of messages of each worker, incoming and outgoing."""
         count = np.bincount(self.sources, self.outgoing, workers) + np.bincount(self.targets, self.incoming, workers)
         return count.astype(np.int64)
 
 
 class Shape:
-    """The messages of a transfer; transfers that move alike share one.
+    """The messages of a transfer. Transfers that move the same messages share one.
 
-    `sent` are all of which either end is stated, and of these a mask says which exist at both: others are waited for in
-    vain. `count` is how many messages each worker has, in and out.
+    `sent` has all messages that either end declares; the mask `exists` marks those that both ends declare. A worker
+    waits forever for the others. `count` is the number of messages of each worker, incoming and outgoing.
     """
 
     def __init__(self, sent: Sent, exists: NDArray[np.bool_], workers: int) -> None:
@@ -70,9 +70,9 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class Together:
-    """The messages of each of a class of groups as one operation of a library on a payload of so many bytes.
+    """The messages of each group of a class, as one operation of a library on a payload of `nbytes`.
 
-    `members` are the classes of their workers.
+    `members` are the classes of the group's workers.
     """
 
     collective: Collective
@@ -82,12 +82,12 @@ class Together:
 
 
 class Transfer:
-    """One transfer while it is under way; what arrives is `combined` with what is there, or copied.
+    """A transfer in progress. Messages are `combined` with the target's data, or copied.
 
-    `together` are the groups, not started yet, whose messages are one operation each: it starts when all are there.
-    `left` says of workers that they do not stay for it, even without overlap.
-    `pending` counts each worker's messages, in and out, that are not complete. `last_start_s` and `last_latency_s` are
-    of the message that each worker completed last; `waiting` are the events that workers wait for.
+    `together` are the groups that have not started, whose messages are one operation each; it starts when all members
+    have arrived. `left` marks workers that do not wait for the end, even without overlap. `pending` counts the
+    incomplete messages of each worker, incoming and outgoing. `last_start_s` and `last_latency_s` belong to the last
+    completed message of each worker; `waiting` are the events that workers wait for.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class Transfer:
         self.waiting: dict[int, Event] = {}
 
     def start(self, senders: Sequence[int], receivers: Sequence[int]) -> Sent:
-        """Note the halves that workers start now, and return the messages whose other half has started, too."""
+        """Record the halves that workers start, and return the messages whose other half has also started."""
         self.posted[senders] = True
         self.wanted[receivers] = True
         sent = self.shape.sent
@@ -119,7 +119,7 @@ class Transfer:
         return sent[starting]
 
     def start_together(self, senders: Sequence[int], receivers: Sequence[int]) -> list[tuple[Together, Sent]]:
-        """Note the halves that workers start now, and return the groups that these complete, with their messages."""
+        """Record the halves that workers start, and return the groups that are now complete, with their messages."""
         self.posted[senders] = True
         self.wanted[receivers] = True
         ready = [group for group in self.together if (self.posted & self.wanted)[[*group.members]].all()]
@@ -128,7 +128,7 @@ class Transfer:
         return [(group, sent[exists & np.isin(sent.sources, group.members)]) for group in ready]
 
     def complete(self, sent: Sent, start_s: float, latency_s: float) -> None:
-        """Note that messages are complete, and wake those who have none left."""
+        """Record the completion of messages, and wake workers that have none left."""
         self.pending -= sent.count(len(self.pending))
         for workers in (sent.sources, sent.targets):
             self.last_start_s[workers] = start_s
@@ -138,9 +138,9 @@ class Transfer:
 
 
 def transfers(program: Program, classes: WorkerClasses, by_library: bool) -> dict[int, Transfer]:
-    """Return the transfers of classes' representatives by number; `by_library`, collectives are done together.
+    """Return the transfers of the representatives, by number. With `by_library`, collectives are single operations.
 
-    Raises ValueError where the two ends of a message disagree on its size.
+    Raises ValueError if the two ends of a message disagree on its size.
     """
     k = len(program.workers)
     sends: defaultdict[int, Posts] = defaultdict(lambda: [()] * k)
@@ -160,7 +160,7 @@ def transfers(program: Program, classes: WorkerClasses, by_library: bool) -> dic
                 posts[task.transfer][index] += task.messages
                 starters[task.transfer][index] += 1
                 tasks[task.transfer] = task
-    shapes: dict[tuple[int, ...], Shape] = {}  # by the identities of their messages
+    shapes: dict[tuple[int, ...], Shape] = {}  # by ids of the messages
     result = {}
     for number, counts in starters.items():
         key = (*map(id, sends[number]), *map(id, receives[number]))
@@ -172,7 +172,7 @@ def transfers(program: Program, classes: WorkerClasses, by_library: bool) -> dic
 
 
 def _together(program: Program, classes: WorkerClasses, task: Send | Receive) -> Iterator[Together]:
-    """Yield the classes of groups of a transfer that is a collective, given any of its tasks."""
+    """Yield the groups of a transfer that is a collective, by class, given any of its tasks."""
     if task.collective is not None:
         item = ITEM_BYTES[program.workers[0].buffers[task.buffer].dtype]
         for groups in classes.groups_of(task.collective, item):
@@ -181,8 +181,8 @@ def _together(program: Program, classes: WorkerClasses, task: Send | Receive) ->
 
 
 def _shape(transfer: int, classes: WorkerClasses, sends: Posts, receives: Posts) -> Shape:
-    """Return the shape on which both ends agree."""
-    sent, received = dict[int, list[int]](), dict[int, list[int]]()  # by class of messages: bytes, how many
+    """Return the shape of a transfer. Raises ValueError if the ends disagree."""
+    sent, received = dict[int, list[int]](), dict[int, list[int]]()  # by message class: [bytes, number]
     for worker, messages in zip(classes.representatives.tolist(), sends, strict=True):
         for message in messages:
             sent.setdefault(int(classes.pairs[worker, message.peer]), [message.nbytes, 0])[1] += 1

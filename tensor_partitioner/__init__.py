@@ -1,11 +1,11 @@
-"""The front door: what users call, wherever it lives.
+"""The public Python interface.
 
 >>> import tensor_partitioner as tp
 >>> plan = tp.plan(tp.model("mlp-2-16", batch=8), workers=4)
 >>> tp.simulate(plan, "p2.8xlarge").total_bytes == plan.total_bytes
 True
 
-Every name is that of a package, which is loaded when the name is asked for.
+Each name is defined in one of `PACKAGES`. The package is imported when the name is first used.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ DISTRIBUTION = "tensor-partitioner"
 REINSTALL = f"pip install --force-reinstall {DISTRIBUTION}"
 BESIDE = ("tdl", "topologies", "planner", "simulator", "executor")
 HOME = Path(__file__).resolve().parents[1]
-"""The folder in which they all lie."""
+"""The folder that contains all packages of the project."""
 
 
 class PackageError(ImportError):
-    """A package of the project would be imported from elsewhere."""
+    """A package of another distribution, or folder, has the name of one of the project's packages."""
 
 
 def require_packages() -> None:
-    """Raise a PackageError where something else would be imported by the name of one of the project's packages."""
+    """Raise a PackageError if a package of the project would be imported from another place."""
     for name in BESIDE:
         spec = find_spec(name)
         if spec is None:
@@ -35,22 +35,25 @@ def require_packages() -> None:
         place = Path(spec.origin or next(iter(spec.submodule_search_locations or ()))).resolve()
         if place.parent != HOME / name:
             raise PackageError(
-                f"{name}: expected {DISTRIBUTION}'s package in {HOME}, found another in its way, {place}: "
+                f"{name}: expected {DISTRIBUTION}'s package in {HOME}, found another that shadows it, {place}: "
                 "rename it, uninstall it, or start from another folder"
             )
 
 
 def overwritten(error: ImportError) -> str:
-    """Return what to say where another distribution put files into a package of the project; else nothing."""
+    """Return an error message if another distribution wrote files into the project's package; "" otherwise.
+
+    `error` is the failed import.
+    """
     name = (error.name or "").partition(".")[0]
     if name not in BESIDE:
         return ""
-    installed = import_module("importlib.metadata").packages_distributions().get(name, ())  # looks through all
+    installed = import_module("importlib.metadata").packages_distributions().get(name, ())  # slow: reads all files
     others = sorted(set(installed) - {DISTRIBUTION})
     if not others:
         return ""
     return (
-        f"{name}: {', '.join(others)} has put a package of this name into {HOME}: pip uninstall "
+        f"{name}: {', '.join(others)} installed a package of this name into {HOME}: pip uninstall "
         f"{' '.join(others)}, then {REINSTALL}"
     )
 
@@ -78,7 +81,7 @@ if TYPE_CHECKING:
 __version__ = "0.3.0"
 
 PACKAGES = ("planner", "topologies", "simulator", "tensor_partitioner.decision", "tensor_partitioner.projection")
-"""Where the names are, in the order in which they are looked for."""
+"""The packages that define the public names, in the order in which they are searched."""
 
 __all__ = [
     "Workbench",
@@ -101,7 +104,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    """Return the name of the package that has it; PackageError where another one lies in its way."""
+    """Import a public name from its package. Raises PackageError if another package shadows one of the project's."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     require_packages()

@@ -1,4 +1,4 @@
-"""`python -m tensor_partitioner COMMAND ...`: any of the commands, by its name; without one, a list of them."""
+"""`python -m tensor_partitioner COMMAND ...`: run a command by name, or list all commands."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from tensor_partitioner import __version__
 from tensor_partitioner.commands.entry import BAD_INPUT, COMMANDS
 
 SHORT = {"export": "export-plan"}
-"""Commands that are called otherwise on a path, where shells have an `export` of their own."""
+"""Commands whose script has another name, because shells have a built-in `export`."""
 
 
 def overview() -> str:
-    """Return every command with a line on what it does."""
+    """Return the list of commands, a line for each."""
     lines = (f"  {name:<12} {meaning}" for name, (_, meaning) in COMMANDS.items())
-    return "\n".join((f"tensor-partitioner {__version__}: NAME --help says more of each", *lines))
+    return "\n".join((f"tensor-partitioner {__version__}: NAME --help describes a command", *lines))
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Run the command that the first argument names with the others, or list them all."""
+    """Run the command named by the first argument with the remaining ones. Without arguments, list all commands."""
     name = arguments[0] if arguments else "--help"
     name = SHORT.get(name, name)
     if name in COMMANDS:

@@ -1,4 +1,4 @@
-"""Projecting named parallelism: from a model and a machine to a step's seconds and memory."""
+"""Predict a step under named parallelism: from a model and a machine to seconds and bytes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tensor_partitioner.replicas import Inner, Source, ZooModel, of_plan
 from topologies import Machine
 
 
-def project(  # noqa: PLR0913 -- the settings by their names
+def project(  # noqa: PLR0913 -- keyword settings
     name: str,
     options: Mapping[str, object],
     *,
@@ -32,10 +32,10 @@ def project(  # noqa: PLR0913 -- the settings by their names
     machine: str | Path | Machine,
     stack: str | Stack = "megatron",
 ) -> Projection:
-    """Project a step of a zoo's model under named parallelism on a machine.
+    """Predict a step of a zoo model under named parallelism on a machine.
 
-    `options` are the model's, without its batch; `parallel` may be text, as in "tp=8,dp=4".
-    Raises GraphError, PlanError and TopologyError for what cannot be.
+    `options` are the model's, without its batch; `parallel` may be text, as in "tp=8,dp=4". Raises GraphError,
+    PlanError or TopologyError if the combination is impossible.
 
     >>> named = "tp=8,pp=8,dp=2,micro-batch=1"
     >>> step = project("gpt-3-175b", {"dtype": "mixed"}, batch=64, parallel=named, machine="hgx-h100-nodes-16")
@@ -51,38 +51,38 @@ def project(  # noqa: PLR0913 -- the settings by their names
 def project_source(
     source: Source, batch: int, parallel: Parallel, machine: Cluster, stack: str | Stack = "megatron"
 ) -> Projection:
-    """Project a step of a model, wherever it is from; raises as `project`."""
+    """Predict a step of a model from any source. Raises as `project`."""
     return project_inner(inner_of(source, batch, parallel), batch, parallel, machine, stack)
 
 
 def project_plan(plan: Plan, machine: Cluster, stack: str | Stack = "compile") -> Projection:
-    """Project a step of a plan whose workers all do the same; raises as `project`."""
+    """Predict a step of a plan whose workers all do the same. Raises as `project`."""
     samples = batch_size(plan.graph) or 1
     micro_batch = samples // plan.graph.micro_batches
     return project_inner(of_plan(plan), samples, Parallel(tp=plan.workers, micro_batch=micro_batch), machine, stack)
 
 
 def inner_of(source: Source, batch: int, parallel: Parallel) -> Inner:
-    """Return the inner workers of a replica at work on a micro-batch of a batch; raises as `project`."""
+    """Return one replica that works on a micro-batch. Raises as `project`."""
     micro_batch = batch // parallel.dp if parallel.micro_batch is None else parallel.micro_batch
     parallel.micro_batches(batch)
     return source.inner(within_replica(parallel), micro_batch)
 
 
 def within_replica(parallel: Parallel) -> Parallel:
-    """Return how the inner workers of a replica divide what it does."""
+    """Return how the workers of a replica divide its work."""
     return Parallel(dp=parallel.ep, ep=parallel.ep, cp=parallel.cp, tp=parallel.tp, sp=parallel.sp)
 
 
 def project_inner(
     inner: Inner, batch: int, parallel: Parallel, machine: Cluster, stack: str | Stack = "megatron"
 ) -> Projection:
-    """Project a step, given the inner workers of a replica at work on a micro-batch."""
+    """Predict a step, given one replica that works on a micro-batch."""
     return project_job(job_of(inner, batch, parallel, machine, stack))
 
 
 def job_of(inner: Inner, batch: int, parallel: Parallel, machine: Cluster, stack: str | Stack) -> Job:
-    """Return what a step consists of, given the inner workers of a replica at work on a micro-batch."""
+    """Return the job of a step, given one replica that works on a micro-batch."""
     require_devices(machine, parallel.workers)
     runs = (stack_named(stack) if isinstance(stack, str) else stack).multiplying_in(inner.products)
     device = machine.built.devices[0]
@@ -103,25 +103,25 @@ def job_of(inner: Inner, batch: int, parallel: Parallel, machine: Cluster, stack
 
 
 def network_of(machine: Cluster, parallel: Parallel, stack: Stack) -> Network:
-    """Return what prices the exchanges of all workers."""
+    """Return the network that prices exchanges among all workers."""
     inner = within_replica(parallel).workers
     grid = Grid(parallel.pp, parallel.dp // parallel.ep, inner, parallel.cp, parallel.ep)
     return Network(machine, grid, stack.exchange_times)
 
 
 def network_within(machine: Cluster, within: Parallel, workers: int, stack: Stack) -> Network:
-    """Return what prices exchanges among the inner workers of a replica, of so many workers in all.
+    """Return the network that prices exchanges among the workers of a replica, of `workers` in all.
 
-    They take the same in how many stages ever, so that what they do is worked out once.
+    These exchanges cost the same for any number of stages, so stages are left out and prices are computed once.
     """
     grid = Grid(1, workers // within.workers, within.workers, within.cp, within.ep)
     return Network(machine, grid, stack.exchange_times)
 
 
 def _with_tied(blocks: tuple[Block, ...], inner: Replica, stages: int) -> tuple[tuple[Block, ...], int]:
-    """Return the blocks where the last stage has what it shares with the first, too, and its gradient's bytes.
+    """Return the blocks with tied weights also in the last stage, and the bytes of their gradient per worker.
 
-    A gradient is of the dtype that its weight is computed with.
+    The gradient has the dtype in which its weight is used.
     """
     first, last = blocks[0], blocks[-1]
     elements = tied_parameters(inner)

@@ -1,4 +1,4 @@
-"""Replicas of models: a zoo's or a graph's, for the inner workers of one replica and any number of samples at once."""
+"""Replicas of a model: the work of each worker of one replica, for any number of samples in a micro-batch."""
 
 from __future__ import annotations
 
@@ -35,10 +35,11 @@ EXTENTS = {Product: ("batch", "m", "n", "k"), Attention: ("rows", "scores")}
 
 
 def between(low: Replica, high: Replica, part: float, samples: float) -> Replica:
-    """Return the replica at work on so many `samples`, as parts of the second's, of which the first has `part`.
+    """Return the replica for `samples`, by linear interpolation between two replicas.
 
-    Exchanges of sums are those of the second, in which data parallel workers have none; others that the two have not
-    in common grow with samples. Of what does not, as weights, no more is read than there is.
+    The samples of `high` are the unit: `low` has `part` of them. Exchanges that reduce sums are those of `high`, in
+    which there is no data parallelism within a replica; other exchanges that the two do not share grow with the
+    samples. Reads of tensors that do not depend on samples, such as weights, are bounded by their size.
     """
     line = _Line(low, high, samples, (samples - part) / (1 - part))
     shares = tuple(map(line.share, low.shares, high.shares))
@@ -47,7 +48,7 @@ def between(low: Replica, high: Replica, part: float, samples: float) -> Replica
 
 @dataclass(frozen=True, slots=True)
 class _Line:
-    """The line through what two replicas do; the one sought is `at` 0 where the first is, at 1 where the second is."""
+    """The line through the figures of two replicas: `at` is 0 at `low`, 1 at `high`."""
 
     low: Replica
     high: Replica
@@ -96,18 +97,19 @@ class _Line:
 
 
 MIXED_FLOAT8 = "mixed-float8"
-"""The dtype of `mixed` training whose layers multiply with weights in 8 bits, as Transformer Engine does."""
+"""The dtype option of `mixed` training with float8 products in layers, as in Transformer Engine."""
 
 SMALL = 1, 2
-"""Samples of the micro-batches from which those of larger ones follow."""
+"""Samples of the two micro-batches from which larger ones are extrapolated."""
 
 MOST = 512
 
 
 class Inner(NamedTuple):
-    """A replica at work on a micro-batch, how many layers each run has of which it has few (none: all), its dtype.
+    """One replica that works on a micro-batch.
 
-    `products` is the dtype that layers multiply with weights in, where that is another.
+    `layers` has the number of layers in each run of equal layers of which the replica has only a few; () if it has all.
+    `products` is the dtype of products with weights in layers, if it differs from `dtype`.
     """
 
     replica: Replica
@@ -117,54 +119,55 @@ class Inner(NamedTuple):
 
 
 class Source(Protocol):
-    """A model that can be divided over the inner workers of a replica, with any samples at once."""
+    """A model that can be divided over the workers of a replica, with any number of samples."""
 
     @property
     def name(self) -> str:
-        """What it is called."""
+        """The name of the model."""
 
     @property
     def options(self) -> tuple[tuple[str, object], ...]:
-        """What it is made with, by name; without the batch where it can be of any."""
+        """Options of the model by name, without the batch if that is free."""
 
     def whole(self, batch: int, parallel: Parallel | None = None) -> Graph:
-        """Return the whole training graph, in the micro-batches of named parallelism, with its recomputation.
+        """Return the complete training graph, with the micro-batches and the recomputation of named parallelism.
 
-        Raises GraphError and PlanError where there is none.
+        Raises GraphError or PlanError if it cannot be built.
         """
 
     def inner(self, within: Parallel, micro_batch: int) -> Inner:
-        """Return a replica under tensor and context parallelism, its experts shared out by data parallel workers.
+        """Return a replica under tensor and context parallelism, with experts sharded over data parallel workers.
 
-        A micro-batch is one of these. Raises PlanError where it cannot be divided so.
+        Each data parallel worker within the replica has a micro-batch. Raises PlanError if the model cannot be divided
+        so.
         """
 
 
 @dataclass(frozen=True, slots=True)
 class ZooModel:
-    """A model of the zoo, by its name and options but the batch."""
+    """A model of the zoo: its name, and its options without the batch."""
 
     name: str
     options: tuple[tuple[str, object], ...]
 
     @classmethod
     def of(cls, name: str, options: Mapping[str, object]) -> ZooModel:
-        """Take options by name; GraphError for a configuration that cannot be read."""
+        """Return a model of the zoo. Raises GraphError if its configuration is invalid."""
         with_few_layers(name, options, 1)
         return cls(name, tuple(sorted(options.items())))
 
     def whole(self, batch: int, parallel: Parallel | None = None) -> Graph:
-        """Build it with all layers."""
+        """Build the graph with all layers."""
         cut = {} if parallel is None else _cut(batch, parallel)
         return planner.model(self.name, **_buildable(self.options), batch=batch, **cut)
 
     def inner(self, within: Parallel, micro_batch: int) -> Inner:
-        """Build it with few layers and the micro-batch; a large one follows from two small ones."""
+        """Return a replica, built with few layers. Large micro-batches are extrapolated from two small ones."""
         return _inner_of_zoo(self, within, micro_batch)
 
 
 def _cut(batch: int, parallel: Parallel) -> dict[str, object]:
-    """Return the options of a model in the micro-batches of named parallelism, with its recomputation."""
+    """Return the model options for the micro-batches and the recomputation of named parallelism."""
     return {"micro_batches": parallel.micro_batches(batch), "recompute": RECOMPUTE[parallel.recompute]}
 
 
@@ -176,7 +179,7 @@ def _inner_of_zoo(model: ZooModel, within: Parallel, micro_batch: int) -> Inner:
 
 
 def _replica_of_zoo(model: ZooModel, within: Parallel, samples: int) -> Replica:
-    """Return a replica at work on so many samples."""
+    """Return the replica for `samples`."""
     low, high = SMALL
     if samples == low:
         return _built_of_zoo(model, within, low)
@@ -185,7 +188,10 @@ def _replica_of_zoo(model: ZooModel, within: Parallel, samples: int) -> Replica:
 
 @lru_cache(MOST)
 def _built_of_zoo(model: ZooModel, within: Parallel, samples: int) -> Replica:
-    """Return a replica at work on few samples, divided as with the fewest, which leaves its samples whole."""
+    """Return the replica for few samples.
+
+    Its division is that for the fewest samples, which does not split the batch.
+    """
     divided = replace(_plan_of_zoo(model, within), graph=_zoo_graph(model, samples * within.ep)[0])
     return replica(divided)
 
@@ -198,38 +204,44 @@ def _plan_of_zoo(model: ZooModel, within: Parallel) -> Plan:
 
 @lru_cache(MOST)
 def _coarsenings_of_zoo(model: ZooModel, samples: int) -> Coarsenings:
-    """Return what plans of a graph for few samples have in common."""
+    """Return the coarsened graphs that plans for few samples share."""
     return Coarsenings(_zoo_graph(model, samples)[0])
 
 
 def _buildable(options: Iterable[tuple[str, object]]) -> dict[str, object]:
-    """Return options that a graph is built with; it has none of products in 8 bits."""
+    """Return the options for building a graph, which cannot express float8 products."""
     named = dict(options)
     return {**named, "dtype": "mixed"} if named.get("dtype") == MIXED_FLOAT8 else named
 
 
 @lru_cache(MOST)
 def _zoo_graph(model: ZooModel, micro_batch: int) -> tuple[Graph, tuple[int, ...]]:
-    """Return the graph of one of two micro-batches, so that what is done for each shows, and how many layers it has."""
+    """Return the graph with few layers and the number of layers in each run.
+
+    The graph has two micro-batches, to tell work per micro-batch from work per step.
+    """
     name, options, layers = with_few_layers(model.name, _buildable(model.options), FEW)
     return in_structural_order(planner.model(name, **options, batch=2 * micro_batch, micro_batches=2)), layers
 
 
 def searched_plan(graph: Graph, workers: int, machine: Machine | None, coarsenings: Coarsenings) -> Plan:
-    """Search the plan of least bytes or, on a machine, of least time, of a graph in structural order."""
+    """Search the plan with the fewest bytes or, on a machine, the shortest time.
+
+    `graph` must be in structural order.
+    """
     request = request_of(graph, workers, machine=machine, objective="bytes" if machine is None else "time")
     return planned(graph, request, coarsenings)
 
 
 def computed_dtype(graph: Graph) -> str:
-    """Return the dtype that most products have, or else most activations."""
+    """Return the most frequent dtype of products, or of activations if there are no products."""
     products = [node.outputs[0] for node in graph.nodes if tdl.catalog[node.op].category in PRODUCTS]
     computed = products or [name for name, tensor in graph.tensors.items() if tensor.role == "activation"]
     return Counter(graph.tensors[name].dtype for name in computed).most_common(1)[0][0]
 
 
 def _plan(graph: Graph, parallel: Parallel, coarsenings: Coarsenings | None = None) -> Plan:
-    """Return the plan that parallelism within a replica names, without what a command would compare it with."""
+    """Return the plan of named parallelism within a replica. Unlike the command, search no rivals."""
     if not parallel.axes:
         layouts, strategies = dict.fromkeys(graph.tensors, ()), {node.name: () for node in graph.nodes}
         return Plan(graph, 0, Ways(()), layouts, strategies)
@@ -238,11 +250,13 @@ def _plan(graph: Graph, parallel: Parallel, coarsenings: Coarsenings | None = No
 
 @dataclass(eq=False)
 class GraphModel:
-    """A graph's model, whose graph is that of some samples; those of others follow from it and from its half.
+    """A model given by its graph.
 
-    What a worker does with a node is a line over the samples, product by product and byte by byte. Of layers that
-    repeat three are looked at; `layers` says how many there are in each run where the graph has no more than these.
-    `options` are those that it was made with, by what its name says, if it `is_made` so.
+    Replicas for other numbers of samples are interpolated between the graph and its half.
+
+    Each product and each byte count is linear in the samples. Of repeated layers only three are planned; `layers` has
+    the number in each run if the graph itself has only a few. If the graph `is_made` by `options`, it can be made again
+    with others.
     """
 
     graph: Graph
@@ -254,24 +268,24 @@ class GraphModel:
     _few_do: dict[Parallel, bool] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Forget in which order the graph was written."""
+        """Sort the graph into structural order, so that results do not depend on how it was written."""
         self.graph = in_structural_order(self.graph)
 
     @property
     def name(self) -> str:
-        """What it is called."""
+        """The name of the graph."""
         return self.graph.name
 
     @property
     def samples(self) -> int:
-        """Samples of its graph's micro-batch; a PlanError where it has none."""
+        """Samples in a micro-batch of the graph. Raises PlanError if its inputs have none."""
         samples = batch_size(self.graph)
         if samples is None:
             raise PlanError(f"{self.name}: expected inputs with samples, found none")
         return samples // self.graph.micro_batches
 
     def whole(self, batch: int, parallel: Parallel | None = None) -> Graph:
-        """Return it, or make it again where it is to be cut otherwise."""
+        """Return the graph, made again if its micro-batches or recomputation differ."""
         if parallel is None:
             return self.graph
         asked = _cut(batch, parallel)
@@ -283,7 +297,7 @@ class GraphModel:
         return planner.model(self.name, **{**dict(self.options), **changed}) if changed else self.graph
 
     def inner(self, within: Parallel, micro_batch: int) -> Inner:
-        """Return what a replica of its graph does with a micro-batch."""
+        """Return a replica that works on a micro-batch."""
         if (within, micro_batch) not in self._inner:
             divided = self._replica_of(within, micro_batch)
             layers = (self.layers or self._few_segments[1]) if self._few_do[within] else ()
@@ -291,7 +305,7 @@ class GraphModel:
         return self._inner[within, micro_batch]
 
     def _replica_of(self, within: Parallel, samples: int) -> Replica:
-        """Return a replica at work on so many samples."""
+        """Return the replica for `samples`."""
         whole, most = self._replica(within, 1), self.samples // within.ep
         if samples == most:
             return whole
@@ -306,7 +320,7 @@ class GraphModel:
 
     @cached_property
     def _few_segments(self) -> tuple[Graph, tuple[int, ...]]:
-        """It with three of the segments of each run, and how many these have, where they repeat."""
+        """The graph with three segments of each run of equal ones, and the number of segments in each run."""
         return few_segments(self._in_two_micro_batches)
 
     @cached_property
@@ -318,7 +332,7 @@ class GraphModel:
         return Coarsenings(self._in_two_micro_batches)
 
     def _replica(self, within: Parallel, parts: int) -> Replica:
-        """Return a replica with so many parts of the samples: of few segments, if all are divided alike."""
+        """Return the replica whose samples are divided by `parts`: of few segments, if all are divided alike."""
         if (within, parts) not in self._replicas:
             divided = self._divided(within, parts, few=self._few_do.setdefault(within, True))
             if parts == 1 and self._few_segments[1] and not divided.divides_segments_alike:
@@ -333,20 +347,20 @@ class GraphModel:
 
 
 def in_two_micro_batches(graph: Graph) -> Graph:
-    """Return a graph as one of two micro-batches, which tells what is done for each."""
+    """Return the graph with two micro-batches, which tells work per micro-batch from work per step."""
     return replace(graph, micro_batches=2, accumulated=sums_of_gradients(graph))
 
 
 def of_plan(plan: Plan) -> Inner:
-    """Return what a plan's workers do as those of one replica; a PlanError where not all of them do the same."""
+    """Return the workers of a plan as one replica. Raises PlanError if they do not all do the same."""
     if plan.ways.shares or STAGES in plan.ways.axes:
-        raise PlanError("expected a plan of alike workers for a projection, found one of stages or of uneven shares")
+        raise PlanError("expected a plan whose workers all do the same, found one with stages or uneven shares")
     whole = replace(plan, graph=in_two_micro_batches(plan.graph))
     return Inner(replica(whole), (), computed_dtype(plan.graph))
 
 
 def sums_of_gradients(graph: Graph) -> tuple[str, ...]:
-    """Return what would add up over micro-batches: what updates read that depends on samples, and the loss."""
+    """Return the tensors summed over micro-batches: the loss, and what updates read that depends on samples."""
     if graph.micro_batches > 1:
         return graph.accumulated
     dependent = depending_on_samples(graph.tensors, graph.nodes)
@@ -357,7 +371,7 @@ def sums_of_gradients(graph: Graph) -> tuple[str, ...]:
 
 
 def _before_casts(graph: Graph, makers: Mapping[str, Node], name: str) -> str:
-    """Return what a tensor is a copy of in another dtype, which adds up as well."""
+    """Return the tensor that `name` is a cast of; summing that one is equivalent."""
     inputs = makers[name].inputs
     while len(inputs) == 1 and inputs[0] in makers and graph.tensors[inputs[0]].shape == graph.tensors[name].shape:
         if graph.tensors[inputs[0]].dtype == graph.tensors[name].dtype:

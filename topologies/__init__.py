@@ -1,6 +1,6 @@
-"""Machines as data: what devices, memories and links there are, and how traffic crosses them.
+"""Machines as data: their devices, memories and links, and the routes that traffic takes.
 
-A name is loaded when it is asked for, so that who plans for no machine reads no files of machines.
+A public name is imported on first use, so a program that plans for no machine reads no machine files.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    """Return a public name from the module that has it."""
+    """Return a public name from the module that defines it."""
     for module, names in _HOMES.items():
         if name in names:
-            import_module("topologies.tree")  # where machines learn how to show themselves
+            import_module("topologies.tree")  # registers how machines are displayed
             return getattr(import_module(module), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

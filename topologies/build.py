@@ -1,7 +1,7 @@
-"""From a topology file to a checked `Machine`: the file is written out in full, then built.
+"""Turn a topology file into a checked `Machine`: expand the file in full, then build it.
 
-`gpu*8` names gpu0 to gpu7, `node*2/nic*4` eight things. Where an entry has several such names, the longest list
-is matched with the others in equal blocks: `ends: [gpu*8, board*4]` links gpu0 and gpu1 to board0.
+`gpu*8` stands for gpu0 to gpu7, and `node*2/nic*4` for eight names. If an entry has several such fields, the longest
+list is matched with the others in equal blocks: `ends: [gpu*8, board*4]` links gpu0 and gpu1 to board0.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from topologies.schema import (
 )
 
 MOST = 1 << 17
-"""More entries than any machine that can be simulated has; a few stars could otherwise ask for billions."""
+"""Upper limit on entries, beyond any machine that can be simulated: a few stars could otherwise ask for billions."""
 
 ENTRIES = ("devices", "processors", "memories", "switches", "links")
 TYPES: Mapping[str, tuple[str, Callable[[str], DeviceSpec | LinkType]]] = {
     "device_types": ("devices", library.device_type),
     "link_types": ("links", library.link_type),
 }
-"""The kinds of types, which entries have them, and how the package's are found."""
+"""Each kind of type: the entries that use it and the function that finds the package's own."""
 
 _STAR = re.compile(r"\*(\d+|K\b)")
 _REFERENCES = ("name", "ends", "processor", "memory", "staged_in")
@@ -47,9 +47,9 @@ Entry = TypeVar("Entry", DeviceEntry, SwitchEntry, ProcessorEntry, MemoryEntry, 
 
 
 def expand(file: TopologyFile, number: int | None, open_machine: Callable[[str], TopologyFile]) -> TopologyFile:
-    """Write a file out in full, without stars and nodes, every type in it.
+    """Expand a file in full: no stars, no nodes, and every type included.
 
-    `number` stands for a family's K, `open_machine` finds the machines of nodes, written out in full.
+    `number` replaces a family's K. `open_machine` returns the expanded file of a node's machine.
     """
     entries: dict[str, list[Any]] = {key: [] for key in ENTRIES}
     types: dict[str, dict[str, Any]] = {}
@@ -81,21 +81,21 @@ def expand(file: TopologyFile, number: int | None, open_machine: Callable[[str],
 
 
 def place_of(key: str, entry: DeviceEntry | LinkEntry | SwitchEntry) -> str:
-    """Name an entry of a file that is written out, for errors."""
+    """Return the place of an entry in an expanded file, for error messages."""
     return f"$.{key}[{link_name(entry) if isinstance(entry, LinkEntry) else entry.name}]"
 
 
 def link_name(link: LinkEntry) -> str:
-    """Return a link's name, or that of its ends."""
+    """Return a link's name, or its ends joined by "-" if it has none."""
     return link.name or "-".join(link.ends)
 
 
 def check_unique(key: str, names: Iterable[str]) -> None:
-    """Raise `TopologyError` where a name occurs again."""
+    """Raise `TopologyError` if a name occurs twice."""
     seen: set[str] = set()
     for name in names:
         if name in seen:
-            raise TopologyError(f"$.{key}: expected every name once, found {name!r} twice")
+            raise TopologyError(f"$.{key}: expected unique names, found {name!r} twice")
         seen.add(name)
 
 
@@ -128,7 +128,7 @@ def _numbered(text: str, number: int | None) -> str:
 
 
 def _spread_entry(place: str, entry: Entry, number: int | None) -> list[Entry]:
-    """One entry per thing that the names of this one stand for."""
+    """Return one entry for each name that this entry stands for."""
     names: dict[str, list[list[str]]] = {}
     for field in _REFERENCES:
         if (value := getattr(entry, field, None)) is not None:
@@ -150,7 +150,7 @@ def _spread_entry(place: str, entry: Entry, number: int | None) -> list[Entry]:
 
 
 def _spread(place: str, name: str, number: int | None) -> list[str]:
-    """Every name that `name` stands for, in order."""
+    """Return every name that `name` stands for, in order."""
     texts, counts, size = _STAR.split(name)[::2], [], 1
     for star in _STAR.findall(name):
         if star == "K" and number is None:
@@ -179,17 +179,17 @@ def _prefixed(entry: Entry, node: str) -> Entry:
     )
 
 
-LISTED = 12  # names that an error lists
+LISTED = 12  # at most, in an error message
 T = TypeVar("T")
 
 
 def build(file: TopologyFile) -> Machine:
-    """Build a machine; raises `TopologyError` at the first contradiction."""
+    """Build a machine from an expanded file; raise `TopologyError` at the first contradiction."""
     return _Builder(file).machine()
 
 
 class _Builder:
-    """Numbers the resources of one file while it checks how its entries refer to each other."""
+    """Number the resources of one file and check that its entries refer to each other correctly."""
 
     def __init__(self, file: TopologyFile) -> None:
         self.file = file
@@ -199,7 +199,7 @@ class _Builder:
         self.link_types = {kind.name: kind for kind in file.link_types}
 
     def machine(self) -> Machine:
-        """Build everything."""
+        """Return the machine."""
         file = self.file
         if not file.devices:
             raise TopologyError("$.devices: expected at least one device, found none")
@@ -279,7 +279,7 @@ class _Builder:
         return LinkType(name="", **figures)
 
     def _memories(self, buses: Mapping[str, int]) -> Iterator[Memory]:
-        """Yield the devices' memories in the order in which devices use them first."""
+        """Yield the devices' memories in the order in which devices first use them."""
         users: dict[str, list[int]] = {}
         for number, entry in enumerate(self.file.devices):
             self._check_memory(entry, buses)
@@ -295,12 +295,12 @@ class _Builder:
         place = f"$.device_types[{kind.name}].memory_bytes"
         if entry.memory is None:
             if kind.memory_bytes is None:
-                raise TopologyError(f"{place}: expected a number, as {entry.name} names no memory; found none")
+                raise TopologyError(f"{place}: expected a number, because {entry.name} names no memory, found none")
             return
         _known(f"{place_of('devices', entry)}.memory", "$.memories", entry.memory, buses)
         if kind.memory_bytes is not None:
             raise TopologyError(
-                f"{place}: expected none, as {entry.name} uses the memory {entry.memory}; found {kind.memory_bytes:g}"
+                f"{place}: expected none, because {entry.name} uses memory {entry.memory}, found {kind.memory_bytes:g}"
             )
 
     def _device(self, entry: DeviceEntry, memory: int, processors: Mapping[str, int]) -> Device:
@@ -325,9 +325,9 @@ class _Builder:
 
 
 def with_limit(kind: DeviceSpec, limit_w: float) -> DeviceSpec:
-    """Return a device's type with another power limit; raises `TopologyError` where it does not say what it draws."""
+    """Return a device type with another power limit; raise `TopologyError` if the type states no power."""
     if kind.power is None:
-        raise TopologyError(f"power_limit_w: expected none, as {kind.name} says no power; found {limit_w:g}")
+        raise TopologyError(f"power_limit_w: expected none, because {kind.name} states no power, found {limit_w:g}")
     return msgspec.structs.replace(kind, power=msgspec.structs.replace(kind.power, limit_w=limit_w))
 
 
@@ -353,7 +353,7 @@ def _check_spec(kind: DeviceSpec) -> None:
 
 
 def _known(place: str, group: str, name: str, entries: Mapping[str, T]) -> T:
-    """Look up what an entry refers to."""
+    """Return the entry with this name; raise `TopologyError` with the known names if there is none."""
     if name not in entries:
         listed = ", ".join(sorted(entries)[:LISTED]) or "none"
         more = ", ..." if len(entries) > LISTED else ""

@@ -1,8 +1,8 @@
-"""What a library's collectives put on a machine's links, and how long they take: algorithms as flows between devices.
+"""How collectives load a machine's links and how long they take: algorithms as flows between devices.
 
-The payload of an operation is the whole that is gathered, scattered, reduced or broadcast; of an all-to-all, what one
-device has. Which algorithms there are and what they attain may stand in the machine's `collectives`; where that says
-nothing of an operation, they attain what the links do (docs/explanation/collectives.md).
+The payload of an operation is everything that is gathered, scattered, reduced or broadcast; for an all-to-all, it is
+the data of one device. A machine's `collectives` may list the algorithms and what they attain. An operation that they
+do not list attains the links' own figures (docs/explanation/collectives.md).
 """
 
 from __future__ import annotations
@@ -19,29 +19,29 @@ Pair = tuple[int, int]
 Devices = tuple[int, ...]
 
 ROUNDS: Mapping[Operation, int] = {"all-gather": 1, "reduce-scatter": 1, "all-reduce": 2}
-"""How often every share of the payload goes around a ring."""
+"""How many times each share of the payload goes around a ring."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """The messages of an algorithm: `flows` are shares of the payload that go from one device to another.
+    """The messages of an algorithm: `flows` are the shares of the payload that go from one device to another.
 
-    `chain` counts, by the same pairs, the messages of the longest chain in which each waits for the one before.
+    `chain` counts, by the same pairs, the messages of the longest dependency chain: each waits for the one before.
     """
 
     flows: Mapping[Pair, float]
     chain: Mapping[Pair, float]
 
     def times(self, factor: float) -> Pattern:
-        """So much of it."""
+        """Return the pattern with all amounts multiplied by `factor`."""
         return _sum([(factor, self)])
 
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Seconds of an operation: after `delay_s` a payload moves at `s_per_byte`, and takes at least `chain_s` to do so.
+    """Duration of an operation: after `delay_s`, its payload moves at `s_per_byte`, for at least `chain_s`.
 
-    The messages of a chain wait for each other, but a library sends much in parts, on which several work at a time.
+    The messages of a chain wait for each other, but a library splits a large payload into parts that overlap.
     """
 
     delay_s: float
@@ -49,17 +49,17 @@ class Timing:
     chain_s: float = 0.0
 
     def seconds(self, nbytes: float) -> float:
-        """Seconds of an operation on a payload."""
+        """Return the seconds of an operation on a payload of `nbytes`."""
         return self.delay_s + max(self.chain_s, nbytes * self.s_per_byte)
 
     def idle_s(self, nbytes: float) -> float:
-        """Seconds of it in which no links are used."""
+        """Return the part of those seconds in which the operation uses no link."""
         return self.delay_s + max(0.0, self.chain_s - nbytes * self.s_per_byte)
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """An algorithm as a library runs it: its time alone on the machine, at a share of its links' bandwidth."""
+    """An algorithm as a library runs it: its time alone on the machine, at a share of the links' bandwidth."""
 
     algorithm: Algorithm
     pattern: Pattern
@@ -68,7 +68,7 @@ class Choice:
 
 
 def choices(machine: Machine, operation: Operation, devices: Devices) -> tuple[Choice, ...]:
-    """Return what a library chooses from for an operation among some devices, of which it takes the `fastest`.
+    """Return the algorithms that a library can use for an operation among some devices; it runs the `fastest`.
 
     >>> from topologies import load_topology
     >>> nodes = load_topology("uniform-8")
@@ -88,7 +88,7 @@ def choices(machine: Machine, operation: Operation, devices: Devices) -> tuple[C
 
 
 def fastest(among: Sequence[Choice], nbytes: float) -> Choice:
-    """Return the algorithm that takes least for a payload."""
+    """Return the algorithm that takes the least time for a payload."""
     return min(among, key=lambda choice: choice.alone.seconds(nbytes))
 
 
@@ -107,7 +107,7 @@ def _choice(machine: Machine, pattern: Pattern, entry: CollectiveEntry) -> Choic
 
 
 def message_delay_s(machine: Machine, pair: Pair) -> float:
-    """Seconds of a message beside its bytes."""
+    """Return the fixed cost of a message in seconds: its time minus that of its bytes."""
     route = machine.route(*pair)
     return route.latency_s + route.half_bandwidth_bytes / machine.bandwidth_bytes_per_s(*pair)
 
@@ -115,7 +115,7 @@ def message_delay_s(machine: Machine, pair: Pair) -> float:
 def _patterns(
     machine: Machine, operation: Operation, devices: Devices, nodes: Sequence[Devices]
 ) -> Iterator[tuple[Algorithm, Pattern]]:
-    """Yield the algorithms that there are for an operation."""
+    """Yield the algorithms that exist for an operation."""
     if operation == "all-to-all":
         yield "pairwise", _pairwise(devices)
     elif operation not in ROUNDS:
@@ -132,13 +132,13 @@ def _patterns(
 
 
 def _rings(machine: Machine, devices: Devices, rounds: float) -> Pattern:
-    """One ring; where every two devices have a link of their own, as many as there are that share no link."""
+    """Return one ring; in a mesh, as many rings as can run without sharing a link."""
     ring = _ring(devices, rounds)
     return Pattern(_pairwise(devices).times(rounds).flows, ring.chain) if machine.is_mesh(devices) else ring
 
 
 def _ring(devices: Devices, rounds: float) -> Pattern:
-    """All but one of the shares pass every link of a ring, as many times as there are rounds."""
+    """Return a ring: in each round, every link carries all shares but one."""
     part = rounds * (len(devices) - 1) / len(devices)
     edges = dict.fromkeys(_edges(devices), part)
     return Pattern(edges, edges)
@@ -149,13 +149,16 @@ def _edges(devices: Devices) -> Iterator[Pair]:
 
 
 def _chain(devices: Devices) -> Pattern:
-    """Everything from the first device on to the last, or back."""
+    """Return a chain that passes the payload from the first device to the last, or back."""
     edges = dict.fromkeys(pairwise(devices), 1.0)
     return Pattern(edges, edges)
 
 
 def _double_tree(devices: Devices) -> Pattern:
-    """Up and down two binary trees, half of the payload each; who has others below it in one has none in the other."""
+    """Return two binary trees, each with half of the payload, up and down.
+
+    An inner node of one tree is a leaf of the other.
+    """
     return _sum([(0.5, _tree(devices)), (0.5, _tree(devices[::-1]))])
 
 
@@ -171,20 +174,23 @@ def _tree(devices: Devices) -> Pattern:
 
 
 def parent_place(place: int) -> int:
-    """Return whom a member of a tree reports to, by their places in a group; that of the first is itself."""
+    """Return the place of a tree member's parent within the group; the root is its own parent."""
     return max(0, (place - 1) // 2)
 
 
 def _in_switch(devices: Devices) -> Pattern:
-    """A switch reads every payload; then every device writes its share of the sums, through the switch, to all."""
+    """Return a reduction in the switch.
+
+    It reads every payload, then each device multicasts its share of the sums through it.
+    """
     flows = dict.fromkeys(_edges(devices), 1 + 1 / len(devices))
     return Pattern(flows, {(devices[0], devices[1]): 2.0})
 
 
 def _hierarchical(machine: Machine, nodes: Sequence[Devices], rounds: int) -> Pattern:
-    """Rings in every node, at the same time, and between the nodes one for each place of the fullest, with its share.
+    """Return simultaneous rings within the nodes, plus one ring across nodes for each place of the largest node.
 
-    In a node with fewer devices each is part of several rings between the nodes.
+    In a node with fewer devices, each device takes part in several rings across nodes.
     """
     inside = [_rings(machine, node, rounds) for node in nodes if len(node) > 1]
     rails = [_ring(tuple(node[place % len(node)] for node in nodes), rounds) for place in range(max(map(len, nodes)))]
@@ -194,7 +200,7 @@ def _hierarchical(machine: Machine, nodes: Sequence[Devices], rounds: int) -> Pa
 
 
 def _pairwise(devices: Devices) -> Pattern:
-    """Each sends every other one's share, all at once."""
+    """Return an exchange in which every device sends each other device its share, all at once."""
     flows = dict.fromkeys(permutations(devices, 2), 1 / len(devices))
     return Pattern(flows, {(devices[0], devices[-1]): 1.0})
 

@@ -1,6 +1,6 @@
-"""Machines in a line: `8 x h100`, or `32 x 8 x h100, 400G`: nodes, devices of a node, their type, Gbit/s an adapter.
+"""Machines in one line: `8 x h100`, or `32 x 8 x h100, 400G` (nodes, devices per node, type, Gbit/s per adapter).
 
-A name under which a machine is sold, as in `p5.48xlarge` or `p5.48xlarge-nodes-4`, stands for a line.
+A product name such as `p5.48xlarge` or `p5.48xlarge-nodes-4` stands for such a line.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ LINE = re.compile(
 )
 
 USUAL_RATE = {"pcie3": 100, "pcie4": 200, "pcie5": 400}
-"""Gbit/s of the adapter that a slot is made for, where nobody says which there is."""
+"""Gbit/s of the adapter that suits a slot, used if the line gives no rate."""
 
 BYTES_PER_GBIT = 0.12e9
-"""What 1 Gbit/s of an adapter carries in bytes per second, as in the package's types of links."""
+"""Bytes per second that 1 Gbit/s of an adapter carries, as in the package's link types."""
 
 NETWORK_LATENCY_S = 7.0e-6
 SLOTS = dict.fromkeys(("nvlink4", "nvlink5", "xgmi-mi300x"), "pcie5x16")
-"""What devices of a usual node are plugged into, by the generation of their NVLinks; all others into PCIe 4."""
+"""The slot of a device in a usual node, by the generation of its NVLinks; all others use PCIe 4."""
 
 SLOT, BETWEEN_SOCKETS = "pcie4x16", "amd-infinity-fabric"
 
@@ -50,12 +50,12 @@ SOLD = re.compile(r"(.+?)(?:-nodes-([1-9]\d{0,4}))?")
 
 @cache
 def sold() -> Mapping[str, SoldMachine]:
-    """Return the machines by the names under which they are sold."""
+    """Return the machines that the package knows by product name."""
     return {machine.name: machine for machine in read_record(FOLDER / "sold.yaml", SoldMachinesFile).sold}
 
 
 def line_of(name: str) -> str:
-    """Return the line that a name stands for, or the name where it is none under which a machine is sold."""
+    """Return the line that a product name stands for, or the name itself if it is not a product name."""
     match = SOLD.fullmatch(name.strip())
     if match is None or (machine := sold().get(match[1])) is None:
         return name.strip()
@@ -63,21 +63,21 @@ def line_of(name: str) -> str:
 
 
 def is_described(name: str) -> bool:
-    """Tell if a name describes a machine in a line."""
+    """Return whether a name describes a machine in one line."""
     return LINE.fullmatch(line_of(name)) is not None
 
 
 def described(name: str) -> TopologyFile:
-    """Return the machine of a line; a TopologyError for a type of device that there is none of.
+    """Return the machine of a line; raise `TopologyError` if the device type is unknown.
 
-    Devices have their NVLinks to a switch, and an adapter each; without NVLinks they share two sockets, and one. The
-    network does not block.
+    With NVLinks, the devices of a node connect to an NVSwitch and each has its own adapter. Without them, they share
+    two sockets and one adapter. The network does not block.
     """
     match = LINE.fullmatch(line_of(name))
     assert match is not None
     device, count = _device(match["type"].lower()), int(match["count"])
     if match["nodes"] is None and match["rate"]:
-        raise TopologyError(f"{name}: expected several nodes with the rate of their network, as in 2 x {name}")
+        raise TopologyError(f"{name}: a network rate needs several nodes, for example 2 x {name}")
     own = _own_node(device, count)
     if match["nodes"] is None:
         return usual_node(device, count) if own is None else read_record(MACHINES / f"{own}.yaml", TopologyFile)
@@ -89,7 +89,7 @@ def described(name: str) -> TopologyFile:
     return TopologyFile(
         format="topology/2",
         name=name,
-        description=f"{name}: nodes of a usual kind on a network that does not block",
+        description=f"{name}: typical nodes on a non-blocking network",
         link_types=(adapter,),
         nodes=(NodeEntry(name=f"node*{match['nodes']}", machine=own or f"{count} x {device}"),),
         switches=(SwitchEntry(name="network"),),
@@ -102,16 +102,16 @@ def described(name: str) -> TopologyFile:
 
 USUAL_COUNT = 8
 MESHED = "xgmi-mi300x"
-"""Links that join every two of a platform's devices."""
+"""Link type that joins every two devices of a platform."""
 
 
 def commonness(device: str) -> tuple[bool, bool, float]:
-    """Order types of devices of one name: in a socket, in a machine of the package, with more memory."""
+    """Return a sort key for device types of one name: socketed, then used by a packaged machine, then memory."""
     return "sxm" in device, _own_node(device, USUAL_COUNT) is not None, device_type(device).memory_bytes or 0.0
 
 
 def _device(text: str) -> str:
-    """Return the type of device that a name means, of several that begin so the commonest."""
+    """Return the device type that a name means; if several begin with it, return the most common."""
     fitting = [name for name in device_names() if name == text] or [
         name for name in device_names() if name.startswith(f"{text}-")
     ]
@@ -123,7 +123,7 @@ def _device(text: str) -> str:
 
 @cache
 def _own_node(device: str, count: int) -> str | None:
-    """Return the package's machine that has so many of these devices, each with an adapter, if there is one."""
+    """Return the packaged machine with this many of these devices and one adapter for each, or None."""
     for name in available():
         file = None if name.endswith("-K") else read_record(MACHINES / f"{name}.yaml", TopologyFile)
         devices = [] if file is None else [(entry.name, entry.type) for entry in file.devices]
@@ -135,7 +135,7 @@ def _own_node(device: str, count: int) -> str | None:
 
 @cache
 def any_family() -> TopologyFile:
-    """Return the family whose collectives those of any nodes are taken to be like."""
+    """Return the family whose collectives stand for those of any nodes."""
     return read_record(MACHINES / "hgx-h100-nodes-K.yaml", TopologyFile)
 
 
@@ -145,9 +145,9 @@ def _slot(device: str) -> str:
 
 
 def usual_node(device: str, count: int) -> TopologyFile:
-    """Return a box of such devices: on a switch by their NVLinks where they have some, else on two sockets.
+    """Return a typical node: on an NVSwitch if the devices have NVLinks, otherwise on two sockets.
 
-    With a switch of NVLinks every device has a network adapter of its own, else all share one.
+    With an NVSwitch, every device has its own network adapter; otherwise all share one.
     """
     spec, slot = device_type(device), _slot(device)
     if spec.nvlinks is not None and spec.nvlinks.direct == MESHED and count == USUAL_COUNT:

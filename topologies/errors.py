@@ -1,9 +1,9 @@
-"""Errors and warnings of machine descriptions; commands print either as a line; an error is exit status 2."""
+"""Errors and warnings about machine descriptions; commands print them as one line, and an error exits with status 2."""
 
 
 class TopologyError(ValueError):
-    """A machine description is wrong: says in which file and where in it, what was expected, and what was found."""
+    """A machine description is wrong: the message gives the file, the place, what was expected and what was found."""
 
 
 class TopologyWarning(UserWarning):
-    """A machine description says something that can hardly be meant."""
+    """A machine description contains an implausible figure."""

@@ -1,7 +1,7 @@
-"""Kernels, and how long matrix products and convolutions compute as a function of their size and shape.
+"""Kernels, and the time of matrix products and convolutions as a function of their size and shape.
 
-A product is computed in tiles of its result, a wave of one tile per compute unit at a time; a convolution as the
-product of implicit matmul or by Winograd's algorithm (Lavin and Gray, CVPR 2016).
+A product is computed in tiles of its result, in waves of one tile per compute unit. A convolution is computed as an
+implicit matrix product or by Winograd's algorithm (Lavin and Gray, CVPR 2016).
 """
 
 from __future__ import annotations
@@ -18,17 +18,18 @@ Role = Literal["batch", "m", "n", "k"]
 AttentionKernel = Literal["flash-1", "flash-2", "native"]
 REMEMBERED = 1 << 16
 SPLITS = (1, 2, 4, 8, 16, 32, 64, 128)
-TILES_PER_UNIT = 2  # a sum is split no further than into so many tiles per unit
+TILES_PER_UNIT = 2  # limit on splitting a sum
 WRITE_AND_READ = 2
 ALIGNED = 8
-"""Elements of 16 bits that are loaded at once where rows begin at multiples of so many."""
+"""Elements of 16 bits in one load, for rows that begin at multiples of this number."""
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """The window of a convolution: its taps and the pixels it moves over, per dimension, and which extents hold them.
+    """The window of a convolution: its taps and the pixels it moves over, per dimension.
 
-    It is dense where neighbouring taps and neighbouring pixels are one element apart (stride and dilation 1).
+    `taps_in` and `pixels_in` name the extents of the product that contain them. The window is dense if neighbouring
+    taps and neighbouring pixels are one element apart (stride and dilation 1).
     """
 
     taps: tuple[int, ...]
@@ -40,10 +41,10 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """`batch` matrix products of [m, k] by [k, n]; of a convolution, those of implicit matmul.
+    """`batch` matrix products of [m, k] by [k, n]; for a convolution, the implicit ones.
 
-    Rows of the operands and of the result have a multiple of `aligned` elements, 1, 2, 4 or 8; shorter ones do not
-    count, as no library's kernel has them.
+    Rows of the operands and of the result have a multiple of `aligned` elements: 1, 2, 4 or 8. Rows shorter than that
+    do not count, since no library has kernels for them.
     """
 
     batch: int
@@ -56,11 +57,11 @@ class Product:
 
 @dataclass(frozen=True, slots=True)
 class Attention:
-    """Attention that stores no matrix: `rows` queries of every head, so many `scores` in all, heads `width` wide.
+    """Attention that stores no score matrix: `rows` queries over all heads, `scores` in total, heads `width` wide.
 
-    `products` is how many products of all scores by a head's width a kernel has: two forward, of the gradients of
-    queries one, of those of keys and values four, for both together five (Dao, FlashAttention-2, section 3.1).
-    A kernel is FlashAttention's first or second, or native: written for the very generation of devices.
+    `products` is how many products of all scores by a head's width a kernel computes: two forward, one for the
+    gradients of queries, four for those of keys and values, five for both together (Dao, FlashAttention-2, section
+    3.1). `kernel` is FlashAttention's first or second version, or native: written for this generation of devices.
     """
 
     rows: int
@@ -72,13 +73,13 @@ class Attention:
 
     @property
     def operations(self) -> float:
-        """Floating-point operations of its products."""
+        """Floating-point operations of the products."""
         return 2.0 * self.products * self.scores * self.width
 
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """One kernel: its class, the dtype it computes in, its floating-point operations, the bytes it reads and writes."""
+    """One kernel: its category, its dtype, its floating-point operations, and the bytes it reads and writes."""
 
     category: str
     dtype: str
@@ -90,9 +91,9 @@ class Kernel:
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """A device's rates in large kernels of a category, in large matrix products, and in streaming items.
+    """A device's rates: in large kernels of a category, in large matrix products, and in streaming.
 
-    In float32 it computes at the `single` share of the rate of the dtype.
+    `single` is the float32 rate as a share of the dtype's rate.
     """
 
     category_flop_per_s: float
@@ -103,13 +104,13 @@ class Rates:
 
     @property
     def items_per_s(self) -> float:
-        """Items streamed."""
+        """Elements streamed per second."""
         return self.bytes_per_s / self.item_bytes
 
 
 @lru_cache(maxsize=REMEMBERED)
 def product_s(how: Products, product: Product, rates: Rates) -> float:
-    """Return the seconds of computing, and of the traffic of intermediate results, by the quickest algorithm."""
+    """Return the seconds of a product by its quickest algorithm: computing, and traffic of intermediate results."""
     implicit = _tiled_s(how, product, rates.category_flop_per_s, rates)
     return min([implicit, *(_winograd_s(how, by, product, rates) for by in _usable(how, product))])
 
@@ -121,7 +122,7 @@ def _usable(how: Products, product: Product) -> Iterator[Winograd]:
 
 
 def _winograd_s(how: Products, by: Winograd, product: Product, rates: Rates) -> float:
-    """Time the products of transformed pieces and, unless it is one fused kernel, the transforms through memory."""
+    """Return the seconds of Winograd's products, plus its transforms through memory unless one kernel fuses them."""
     pieces = transformed(by, product)
     if by.fused:
         return _tiled_s(how, pieces, rates.category_flop_per_s, rates)
@@ -131,7 +132,7 @@ def _winograd_s(how: Products, by: Winograd, product: Product, rates: Rates) -> 
 
 
 def transformed(by: Winograd, product: Product) -> Product:
-    """Return Winograd's products F(outputs x outputs, window x window): one for each point of a piece."""
+    """Return the products of Winograd's F(outputs x outputs, window x window): one for each point of a tile."""
     window = product.window
     assert window is not None
     extents = {"m": product.m, "n": product.n, "k": product.k}
@@ -142,7 +143,7 @@ def transformed(by: Winograd, product: Product) -> Product:
 
 
 def _tiled_s(how: Products, product: Product, flop_per_s: float, rates: Rates) -> float:
-    """Time a product in the quickest of the device's tiles, its sum split in the quickest number of parts."""
+    """Return the seconds of a product with the device's quickest tile and the quickest split of its sum."""
     unit_flop_per_s = flop_per_s / how.units
     result = product.batch * product.m * product.n
     largest = _reading(how, *how.tiles[0])
@@ -162,33 +163,33 @@ def _tiled_s(how: Products, product: Product, flop_per_s: float, rates: Rates) -
 
 
 def _reading(how: Products, rows: int, columns: int) -> float:
-    """Return the time per operation of a tile, relative to a tile without edges: what it reads goes with its edges."""
+    """Return the time per operation of a tile relative to one without edges; reads grow with the edges."""
     return 1 + how.tile_edge * (1 / rows + 1 / columns)
 
 
 ATTENTION_ROWS = 128
-"""Queries, or keys, of a tile of attention; so many scores of a query beyond those that it sees are computed half."""
+"""Queries, or keys, in a tile of attention; a causal kernel computes half a tile of scores per query in excess."""
 
 FLASH_WIDTH, NATIVE_WIDTH = 32, 64
-"""Heads are computed with as if their width were the next multiple (measured on an H200, results/gpu)."""
+"""Head widths are rounded up to a multiple of this (measured on an H200, results/gpu)."""
 
 FORWARD_PRODUCTS = 2
 FIRST_VERSION = 2.0
-"""How many times as long as by FlashAttention-2 attention takes by the first version."""
+"""Time of FlashAttention's first version relative to FlashAttention-2."""
 
 BACKWARD_SHARE, BACKWARD_BYTES = 0.88, 18
-"""Of the forward pass's rate of products, what the backward pass attains; and the bytes that it moves besides for an
-element of the queries: results and their gradients are read, the queries' gradients added up in float32."""
+"""The backward pass's rate of products relative to the forward pass, and the extra bytes it moves for each element of
+the queries: it reads results and their gradients, and adds up the queries' gradients in float32."""
 
 
 def attention_s(how: Products, attention: Attention, flop_per_s: float, bytes_per_s: float) -> float:
-    """Return the seconds of attention that stores no matrix: its products, then exponentials of all scores.
+    """Return the seconds of attention that stores no score matrix: its products, then exponentials of all scores.
 
-    FlashAttention-2 on an A100 attains so 222 and 189 Tflop/s forward for heads of 128 and 64, 201 and 178 backward;
-    measured were 225 and 190, 190 and 165 (Dao, 2023, Figures 5 and 6). A native kernel, whose products attain what
-    others do, so attains 564 Tflop/s forward and 496 backward on an H100 for 48 heads of 128 and 8192 causal positions;
-    FlashAttention-3 was measured to attain 685 and 539 (github.com/meta-pytorch/tritonbench, pull request 1267).
-    FlashAttention took twice as long as its second version (Dao, 2023, abstract).
+    For FlashAttention-2 on an A100, this gives 222 and 189 Tflop/s forward for heads of 128 and 64, and 201 and 178
+    backward; measured were 225 and 190, 190 and 165 (Dao, 2023, Figures 5 and 6). A native kernel's products attain the
+    same rate as other products. On an H100, with 48 heads of 128 and 8192 causal positions, this gives 564 Tflop/s
+    forward and 496 backward; FlashAttention-3 was measured at 685 and 539 (github.com/meta-pytorch/tritonbench, pull
+    request 1267). FlashAttention's first version took twice as long as its second (Dao, 2023, abstract).
     """
     assert how.exponentials_per_s is not None
     native = attention.kernel == "native"

@@ -1,7 +1,7 @@
-"""The package's own machines, types of devices and types of links, by name.
+"""The package's own machines, device types and link types, by name.
 
-A machine whose file is called `NAME-K.yaml` is a family: any number may stand for K, which then counts what the file
-writes as `thing*K`.
+A machine in a file named `NAME-K.yaml` is a family: any number can replace K, which also counts what the file writes as
+`thing*K`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _NUMBERED = re.compile(r"(.+-)([1-9]\d{0,3})")
 
 @dataclass(frozen=True, slots=True)
 class MachineFile:
-    """A machine's file, how errors name it (which makes no other), and the number asked for where it is a family's."""
+    """A machine's file, its name in errors (not compared), and the number requested if it is a family."""
 
     path: Path
     source: str = field(compare=False)
@@ -35,17 +35,20 @@ class MachineFile:
 
 
 def available() -> tuple[str, ...]:
-    """List the names of the package's own machines; of a family with a K for the number."""
+    """Return the names of the package's own machines; a family's name ends in K."""
     return _names(MACHINES)
 
 
 def device_names() -> tuple[str, ...]:
-    """List the names of the package's own types of devices."""
+    """Return the names of the package's own device types."""
     return _names(DEVICES)
 
 
 def find_machine(name_or_path: str | Path, folder: Path = Path()) -> MachineFile:
-    """Find a machine: a file, from `folder`, or one of the package's own by name, with or without its suffix."""
+    """Find a machine: a file relative to `folder`, or a packaged machine by name, with or without a suffix.
+
+    Raises `TopologyError` if there is none.
+    """
     path = Path(name_or_path)
     if (folder / path).is_file():
         return MachineFile((folder / path).resolve(), str(folder / path))
@@ -61,21 +64,21 @@ def find_machine(name_or_path: str | Path, folder: Path = Path()) -> MachineFile
     own_names = ", ".join(available())
     hint = nearest(str(name_or_path), available())
     raise TopologyError(
-        f"{name_or_path}: expected a topology file or one of {own_names}, or a line such as '4 x 8 x h100, 400G'; "
+        f"{name_or_path}: expected a topology file or one of {own_names}, or a line such as '4 x 8 x h100, 400G', "
         f"found none of these{hint}"
     )
 
 
 @cache
 def device_type(name: str) -> DeviceSpec:
-    """Return one of the package's types of devices; raises `TopologyError` for another name."""
+    """Return a device type of the package; raise `TopologyError` if the name is unknown."""
     if name not in device_names():
         raise TopologyError(f"expected a type of device ({', '.join(device_names())}), found {name!r}")
     return read_record(DEVICES / f"{name}.yaml", DeviceSpec)
 
 
 def link_type(name: str) -> LinkType:
-    """Return one of the package's types of links; raises `TopologyError` for another name."""
+    """Return a link type of the package; raise `TopologyError` if the name is unknown."""
     if name not in link_types():
         raise TopologyError(f"expected a type of link ({', '.join(link_types())}), found {name!r}")
     return link_types()[name]
@@ -83,7 +86,7 @@ def link_type(name: str) -> LinkType:
 
 @cache
 def link_types() -> Mapping[str, LinkType]:
-    """Return the package's types of links by name."""
+    """Return the package's link types by name."""
     return {kind.name: kind for kind in read_record(LINKS, LinkTypesFile).link_types}
 
 

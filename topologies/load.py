@@ -1,4 +1,4 @@
-"""Load machines from files, and warn of figures that are implausible."""
+"""Load machines from files, and warn about implausible figures."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from topologies.schema import TopologyFile
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """Limits of a figure of real machines, and the units that it is given in by mistake, by their size."""
+    """Limits of a figure for real machines, and the units that are given by mistake, with their sizes."""
 
     least: float
     most: float
@@ -44,7 +44,7 @@ _PEAK = Range(1e9, 1e17, "flop/s", (("Tflop/s", 1e12), ("Gflop/s", 1e9)))
 
 
 def doubts(file: TopologyFile) -> tuple[str, ...]:
-    """Name every figure that is far outside what machines have, and what may be meant; 0 is never one."""
+    """Return a message for every figure far outside the range of real machines, with the likely unit; 0 is accepted."""
     return tuple(_doubts("$", "", msgspec.to_builtins(file)))
 
 
@@ -72,10 +72,10 @@ def _outside(place: str, value: float, within: Range) -> Iterator[str]:
 
 
 def load_topology(name_or_path: str | Path) -> Machine:
-    """Load a machine from a file, or one of the package's own by name, with or without its suffix.
+    """Load a machine from a file, or a packaged machine by name, with or without a suffix.
 
-    Raises `TopologyError` in one line: where, what was expected, what was found. Figures that can hardly be meant
-    (10.5 for 10.5e9 bytes/s) are warned of, by `TopologyWarning`.
+    Raises `TopologyError` with one line: the place, what was expected, what was found. Implausible figures (10.5 for
+    10.5e9 bytes/s) give a `TopologyWarning`.
 
     >>> machine = load_topology("p2.8xlarge")
     >>> len(machine.devices)
@@ -86,16 +86,16 @@ def load_topology(name_or_path: str | Path) -> Machine:
 
 
 def full_text(name_or_path: str | Path) -> str:
-    """Return a machine's file written out in full, as YAML: every device and link by itself, all types in it.
+    """Return a machine's file expanded in full, as YAML: each device and link separately, and all types.
 
-    Raises and warns as `load_topology` does.
+    Raises and warns like `load_topology`.
     """
     _, full = _load(name_or_path)
     return encode_record(full)
 
 
 def parse_topology(text: str, source: str = "topology") -> Machine:
-    """Load a machine from YAML text; `source` names it in errors. Nothing is warned of."""
+    """Load a machine from YAML text; `source` names it in errors. Implausible figures are not reported."""
     location = MachineFile(Path(), source)
     machine, _ = _Loading().machine(decode_record(text, source, TopologyFile), location)
     return machine
@@ -113,7 +113,7 @@ def _load(name_or_path: str | Path) -> tuple[Machine, TopologyFile]:
 
 
 class _Loading:
-    """Reads a file and those of its nodes, each once, and remembers what can hardly be meant in any of them."""
+    """Read a file and those of its nodes, each once, and collect the implausible figures of all."""
 
     def __init__(self) -> None:
         self.doubts: list[str] = []
@@ -134,7 +134,7 @@ class _Loading:
                 return self._full(described(name), MachineFile(Path(), name), within)
             inner = find_machine(name, location.path.parent)
             if inner in within:
-                raise TopologyError(f"$.nodes: expected another machine than those around it, found {name!r}")
+                raise TopologyError(f"$.nodes: expected a machine other than those that contain it, found {name!r}")
             if inner not in self._read:
                 self._read[inner] = self._full(read_record(inner.path, TopologyFile), inner, (*within, inner))
             return self._read[inner]

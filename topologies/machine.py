@@ -1,9 +1,9 @@
 """A machine: devices with rooflines, and resources with capacities that traffic and kernels share.
 
-Worker w of a plan runs on the w-th device. Built and checked by `topologies.load`; data only.
+Worker w of a plan runs on device w. `topologies.load` builds and checks machines; this module holds their data.
 
-A machine has levels under a plan's steps: workers are numbered by their digits, the first step's the most significant;
-traffic of step i runs between workers whose digits first differ at step i (Tofu, Sec 5.2).
+A plan's steps give a machine levels. The digits of a worker's number are its places in the steps, the first step's
+being the most significant; traffic of step i runs between workers whose digits first differ at step i (Tofu, Sec 5.2).
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ CATEGORIES = ("matmul", "convolution", "reduction", "elementwise", "other")
 HALF_BYTES = 2
 ITEM_BYTES = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
 
-Use = tuple[int, float]  # a resource's index, and units of it used per unit of progress
+Use = tuple[int, float]  # a resource's index, and the units of it used per unit of progress
 
 
 def node_of(name: str) -> str:
-    """Return the node that something is within, "" for none."""
+    """Return the node that contains a device or switch, or "" if there is none."""
     return name.rpartition("/")[0]
 
 
 @dataclass(frozen=True, slots=True)
 class Resource:
-    """Something shared: a direction of a link, a memory's bus, a processor, or a device's copy engines.
+    """A shared resource: one direction of a link, a memory's bus, a processor, or a device's copy engines.
 
-    `capacity` is in bytes per second for a "link" or a "memory", in cores for a "processor", a number for "engines".
+    `capacity` is in bytes per second for a "link" or "memory", in cores for a "processor", and a count for "engines".
     """
 
     name: str
@@ -49,7 +49,7 @@ class Resource:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """A memory that one or several devices use: its size, its bus and the devices, by index."""
+    """A memory that one or more devices use: its size, its bus, and the indices of its devices."""
 
     name: str
     nbytes: float
@@ -59,10 +59,10 @@ class Memory:
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """One device: what it can do on its own (`spec`), and what of the machine it draws on.
+    """One device: its own capabilities (`spec`) and the machine's resources that it uses.
 
-    `memory` is an index into the machine's memories; `processor` a resource, None where it is the device's own;
-    `copy_engines` a resource, None where it sends any number of messages at once.
+    `memory` is an index into the machine's memories. `processor` is a resource, or None if the device has its own.
+    `copy_engines` is a resource, or None if the device sends any number of messages at once.
     """
 
     name: str
@@ -72,11 +72,11 @@ class Device:
     copy_engines: int | None = None
 
     def changed(self, **figures: Any) -> Device:
-        """Replace figures of the device's spec."""
+        """Return the device with some figures of its spec replaced."""
         return replace(self, spec=msgspec.structs.replace(self.spec, **figures))
 
     def peak(self, dtype: str) -> float:
-        """Floating-point operations per second of this dtype at best; what is none counts as the slowest listed."""
+        """Return the peak flop/s of a dtype; integers and bool count as the slowest listed dtype."""
         rate: float | None = getattr(self.spec.peak_flop_per_s, dtype, None)
         if rate is not None:
             return rate
@@ -87,21 +87,22 @@ class Device:
         raise TopologyError(f"device type {self.spec.name}: expected peak_flop_per_s of {dtype}, found only {listed}")
 
     def efficiency(self, category: str) -> float:
-        """The share of the roofline that kernels of a category attain."""
+        """Return the share of the roofline that kernels of a category attain."""
         share: float = getattr(self.spec.efficiency, category)
         return share
 
     def attained(self, dtype: str) -> float:
-        """Floating-point operations per second of this dtype that the largest matrix products attain."""
+        """Return the flop/s that the largest matrix products of a dtype attain."""
         attained = self.spec.attained_flop_per_s
         rate: float | None = None if attained is None else getattr(attained, dtype, None)
         return self.peak(dtype) * self.spec.efficiency.matmul if rate is None else rate
 
     def kernel_s(self, kernel: Kernel, processor: float = 1.0, memory: float = 1.0) -> float:
-        """Seconds of a kernel alone, on a processor and a memory so many times as slow as the device's own.
+        """Return the seconds of a kernel that runs alone.
 
-        A product of known shape computes and then, or beside it, streams its operands (`topologies.kernels`). Others
-        take the slower of the two, at their category's efficiency.
+        `processor` and `memory` are slowdown factors. A product of known shape streams its operands before or while it
+        computes (`topologies.kernels`). Other kernels take the longer of computing and streaming, at their category's
+        efficiency.
         """
         streaming = max(processor, memory) / self.spec.memory_bandwidth_bytes_per_s
         how = self.spec.products
@@ -117,7 +118,7 @@ class Device:
         return max(kernel.operations * processor / self._rate(kernel), streaming_s)
 
     def _rate(self, kernel: Kernel) -> float:
-        """Floating-point operations per second in large kernels of a category."""
+        """Return the flop/s of large kernels of a category."""
         if kernel.category == "matmul":
             return self.attained(kernel.dtype)
         return self.peak(kernel.dtype) * self.efficiency(kernel.category)
@@ -139,16 +140,16 @@ class Device:
         return product_s(how, kernel.product, rates)
 
     def streaming_efficiency(self, kernel: Kernel) -> float:
-        """The share of its memory's bandwidth that a kernel attains while it streams."""
+        """Return the share of the memory bandwidth that a kernel attains while it streams."""
         shaped = kernel.product is not None and self.spec.products is not None
         return self.efficiency("elementwise" if shaped else kernel.category)
 
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """A link between two nodes; `forward` and `backward` are the resources of its directions (one if shared).
+    """A link between two nodes; `forward` and `backward` are the resources of its directions (the same if shared).
 
-    `bandwidth_bytes_per_s` is that of its `count` parallel links of one `type` together ("" where it has none).
+    `bandwidth_bytes_per_s` is the total of its `count` parallel links. `type` is "" if the link has none.
     """
 
     name: str
@@ -164,10 +165,10 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """How bytes go from one device to another: resources used per byte, their summed latency, and the nodes passed.
+    """The path of bytes between two devices: resources used per byte, total latency, and the nodes passed.
 
-    A message uses them as if it were `half_bandwidth_bytes` longer: starting it costs the time that it does on the link
-    where that is most, and the route moves as fast as its narrowest link.
+    A message loads the route as if it were `half_bandwidth_bytes` longer. This is the largest start cost of any link,
+    in seconds, times the bandwidth of the narrowest link.
     """
 
     uses: tuple[Use, ...]
@@ -180,8 +181,8 @@ class Route:
 class Machine(Shown):
     """Devices, memories, links, all their resources, and a route between any two devices.
 
-    `switches` are the other nodes' names, `reducing` those of switches that add up what devices hold. Routes are worked
-    out when they are first asked for.
+    `switches` names the other nodes, and `reducing` those switches that can add up the devices' data. Routes are
+    computed on first use.
     """
 
     name: str
@@ -197,11 +198,11 @@ class Machine(Shown):
 
     @property
     def has_library(self) -> bool:
-        """True if its ranks use a library of collectives: where all devices stream messages, as NCCL's kernels do."""
+        """Whether ranks use a collectives library: all devices stream messages, like NCCL's kernels."""
         return all(device.spec.streams_messages for device in self.devices)
 
     def nodes_of(self, devices: Iterable[int]) -> Mapping[str, tuple[int, ...]]:
-        """Return some devices by the node that they are in, "" for those in none."""
+        """Return the given devices grouped by node, with "" for devices in none."""
         by_node: dict[str, tuple[int, ...]] = {}
         for device in devices:
             node = node_of(self.devices[device].name)
@@ -209,27 +210,27 @@ class Machine(Shown):
         return by_node
 
     def has_reducing_switch(self, devices: Iterable[int]) -> bool:
-        """True if one switch that reduces is all that is between any two of some devices."""
+        """Return whether a single reducing switch is all that separates any two of the given devices."""
         first, *others = devices
         between = {self.route(first, other).nodes[1:-1] for other in others}
         return len(between) == 1 and len(nodes := between.pop()) == 1 and nodes[0] in self.reducing
 
     def is_mesh(self, devices: Sequence[int]) -> bool:
-        """True if there are three devices or more and every two have a link of their own."""
+        """Return whether there are three or more devices and every two have a direct link."""
         direct = 2
         pairs = combinations(devices, 2)
         return len(devices) > direct and all(len(self.route(*pair).nodes) == direct for pair in pairs)
 
     def route(self, source: int, target: int) -> Route:
-        """Find the route from one device (by index) to another."""
+        """Return the route between two devices, given by index."""
         return self.routes[source, target]
 
     def bandwidth_bytes_per_s(self, source: int, target: int) -> float:
-        """Return the rate of a single message, alone on the machine."""
+        """Return the bandwidth of a single message, alone on the machine."""
         return min(self.resources[r].capacity / amount for r, amount in self.route(source, target).uses)
 
     def require_devices(self, workers: int) -> None:
-        """Raise `TopologyError` where a plan has more workers than the machine has devices."""
+        """Raise `TopologyError` if a plan has more workers than the machine has devices."""
         if workers > len(self.devices):
             raise TopologyError(
                 f"{self.name}: expected at least {workers} devices, one per worker, found {len(self.devices)}"
@@ -238,10 +239,10 @@ class Machine(Shown):
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """One step's level.
+    """The level of one step.
 
-    `bandwidth_bytes_per_s` is what all workers together move when every pair of the level sends equally, at once;
-    `latency_s` the longest route's, `message_s` what a message of every pair takes them beyond its bytes.
+    `bandwidth_bytes_per_s` is the total throughput when every pair of the level sends equally at once. `latency_s` is
+    that of the longest route, and `message_s` the fixed cost of one message of every pair.
     """
 
     ways: int
@@ -251,7 +252,7 @@ class Level:
 
 
 def levels(machine: Machine, ways: Sequence[int]) -> tuple[Level, ...]:
-    """One level per step, in order; raises `TopologyError` where the machine has too few devices."""
+    """Return one level per step, in order; raise `TopologyError` if the machine has too few devices."""
     machine.require_devices(math.prod(ways))
     return tuple(_level(machine, tuple(ways), step) for step in range(len(ways)))
 

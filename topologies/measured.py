@@ -1,8 +1,8 @@
-"""Seconds of a rank's tasks: as measured where they were, else estimated from measured ones that are like them.
+"""Seconds of a rank's tasks: measured, or estimated from similar measured tasks.
 
-Of the nearest calls of the same operator, by the logarithms of their operands' extents, seconds per unit of work are
-averaged, weighted by closeness. Calls on the same dtypes go before all others: a GPU multiplies in 16 bits many times
-as fast as in 32.
+An estimate averages the seconds per unit of work of the nearest calls of the same operator, weighted by closeness; the
+distance compares logarithms of the operands' extents. Calls on the same dtypes take precedence, because a GPU
+multiplies in 16 bits many times as fast as in 32.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from msgspec.structs import astuple
 from topologies.schema import Measured, TransferCost
 
 NEAREST = 4
-DIMENSIONS = 4  # that are compared by themselves, the last ones; those before them are one
-OTHER_ATTRIBUTES = 1.0  # as far as an extent twice as large
+DIMENSIONS = 4  # compared one by one from the last; the leading ones are merged into one
+OTHER_ATTRIBUTES = 1.0  # the distance of an extent twice as large
 SAME = 1e-3
-FIXED = 0.1  # a call's work is never taken for less than this share of its time
+FIXED = 0.1  # least share of a call's time that counts as work
 PRODUCTS = ("mm", "bmm", "einsum", "convolution")
 BETWEEN_TASKS, REPEATED = "; ", " x "
 _OPERAND = re.compile(r"([a-z]+)(\d+)\[([\d,]*)\](?:of\[[\d,]*\])?")
@@ -34,7 +34,7 @@ Extents = tuple[float, ...]
 
 @dataclass(frozen=True, slots=True)
 class TransferAmounts:
-    """Amounts that a rank's part of a transfer moves: messages, pieces of them, runs of memory and bytes."""
+    """What a rank's part of a transfer moves: messages, pieces, contiguous runs of memory, and bytes."""
 
     messages: int = 0
     pieces: int = 0
@@ -42,18 +42,18 @@ class TransferAmounts:
     nbytes: int = 0
 
     def spelled(self, kind: str) -> str:
-        """Name a part of a transfer: "send", "post", "fetch" or "reduce"."""
+        """Return the key of a part of a transfer: "send", "post", "fetch" or "reduce"."""
         return f"{kind} {self.messages} messages {self.pieces} pieces {self.runs} runs {self.nbytes} bytes"
 
     @property
     def amounts(self) -> tuple[int, int, int, int, int]:
-        """Factors of the figures of a `TransferCost`, in their order."""
+        """The factors of a `TransferCost`'s figures, in their order."""
         return (1, self.messages, self.pieces, self.runs, self.nbytes)
 
 
 @dataclass(frozen=True, slots=True)
 class OpCall:
-    """A kernel call as its spelling tells it: `extents` are powers of two of every operand's last dimensions."""
+    """A kernel call parsed from its key: `extents` are log2 of every operand's last dimensions."""
 
     op: str
     attributes: str
@@ -62,14 +62,14 @@ class OpCall:
     work: float
 
     def distance(self, other: OpCall) -> float:
-        """Distance from another call of the same operator and as many operands."""
+        """Return the distance to another call of the same operator with as many operands."""
         apart = math.dist(self.extents, other.extents)
         return apart + (OTHER_ATTRIBUTES if self.attributes != other.attributes else 0.0)
 
 
 @lru_cache(1 << 14)
 def read_task(text: str) -> tuple[tuple[int, OpCall], ...]:
-    """Return the calls of a spelled compute task, each with how often it follows itself."""
+    """Return the calls of a compute task's key, each with its number of repetitions."""
     return tuple(_read_call(part) for part in text.split(BETWEEN_TASKS))
 
 
@@ -91,21 +91,21 @@ def _shape(text: str) -> tuple[int, ...]:
 
 
 def _last(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Return as many extents as are compared, those before them multiplied."""
+    """Return the last extents of a shape, with the leading ones multiplied into one."""
     filled = (1,) * (DIMENSIONS - len(shape)) + shape
     first = len(filled) - DIMENSIONS + 1
     return (math.prod(filled[:first]), *filled[first:])
 
 
 class Estimates:
-    """Seconds of tasks of one type of rank."""
+    """Seconds of tasks on one type of rank."""
 
     def __init__(self, measured: Measured) -> None:
         self.measured = measured
         self._known: dict[str, float | None] = dict(measured.tasks)
 
     def compute_s(self, task: str) -> float | None:
-        """Return the seconds of a spelled compute task; None where no call of its operators was measured."""
+        """Return the seconds of a compute task, or None if no call of its operators was measured."""
         if task not in self._known:
             calls = [(count, self._call_s(call)) for count, call in read_task(task)]
             total = sum(count * (seconds or 0.0) for count, seconds in calls)
@@ -123,7 +123,7 @@ class Estimates:
 
     @cached_property
     def _calls(self) -> dict[tuple[str, int], list[tuple[OpCall, float]]]:
-        """Measured calls by operator and number of extents, with their seconds per unit of work, fixed costs apart."""
+        """Measured calls by operator and number of extents, with their seconds per unit of work less fixed costs."""
         calls: defaultdict[tuple[str, int], list[tuple[OpCall, float]]] = defaultdict(list)
         for text, seconds in self.measured.tasks.items():
             if " -> " in text:
@@ -144,7 +144,7 @@ class Estimates:
 
 
 def _shares(text: str, seconds: float) -> Iterator[tuple[OpCall, float]]:
-    """Divide a task's seconds among its calls by their work."""
+    """Divide a task's seconds among its calls in proportion to their work."""
     calls = read_task(text)
     total = sum(count * call.work for count, call in calls)
     for _, call in calls:

@@ -1,4 +1,4 @@
-"""Records from YAML files and back; whatever is wrong with a file is one line."""
+"""Read and write records as YAML; every error is one line."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ KINDS = {
     **{"float": "a number", "int": "a whole number", "str": "text", "bool": "true or false"},
     **{"object": "a mapping", "array": "a list"},
 }
-"""What kinds of values are called."""
+"""Names of the kinds of values, for errors."""
 
 UNITS = {"bytes_per_s": " of bytes a second", "_bytes": " of bytes"}
-"""What numbers are of, by how a key ends."""
+"""Units of numbers, by the ending of their key."""
 
 
 def read_record(path: Path, kind: type[T]) -> T:
-    """Read and check one file; raises `TopologyError` with the file, the place, what was expected and found."""
+    """Read and check one file; raise `TopologyError` with the file, the place, what was expected and what was found."""
     return decode_record(read_text(path), str(path), kind)
 
 
 def read_text(path: Path) -> str:
-    """Read a text file; raises `TopologyError` where that fails."""
+    """Read a text file; raise `TopologyError` if that fails."""
     try:
         return path.read_text(encoding="utf-8")
     except OSError as error:
@@ -54,12 +54,12 @@ def decode_record(text: str, source: str, kind: type[T]) -> T:
 
 
 def encode_record(record: msgspec.Struct) -> str:
-    """Write a record as YAML that `decode_record` reads back: defaults left out, an entry of a list on a line."""
+    """Return a record as YAML for `decode_record`, without defaults and with each list entry on one line."""
     return "".join(_lines(msgspec.to_builtins(record)))
 
 
 def blocks_of(record: msgspec.Struct) -> str:
-    """Write a record as YAML that `decode_record` reads back: defaults left out, a value on a line."""
+    """Return a record as YAML for `decode_record`, without defaults and with each value on one line."""
     text: str = yaml.safe_dump(msgspec.to_builtins(record), sort_keys=False, width=math.inf, allow_unicode=True)
     return text
 
@@ -79,7 +79,7 @@ def _flow(value: object) -> str:
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML with 1.2's floats (`1e9` is a number) that refuses a key written twice."""
+    """A YAML loader that reads YAML 1.2 floats (`1e9` is a number) and refuses duplicate keys."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: set[str] = set()
@@ -100,7 +100,7 @@ _Loader.add_implicit_resolver(
 
 
 def _located(message: str, data: object) -> str:
-    """Turn msgspec's message into: place: expected, found."""
+    """Turn msgspec's message into "place: expected ..., found ..."."""
     if isinstance(data, dict) and "/" in (kind := str(data.get("format", ""))) and not kind.startswith("topology/"):
         return f"expected a machine, found a file of format {kind!r}"
     expected, _, place = message.partition(" - at `")
@@ -122,7 +122,7 @@ def _located(message: str, data: object) -> str:
 
 
 def _in_words(expected: str, place: str, *, is_text: bool) -> str:
-    """Say in words of which kind a value is expected to be; of bytes, where text is given, with an example."""
+    """Name the expected kind of value in words; if text is given for a number of bytes, add an example."""
     unit = next((unit for ending, unit in UNITS.items() if place.endswith(ending)), "")
 
     def kinds(match: re.Match[str]) -> str:

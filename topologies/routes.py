@@ -1,7 +1,7 @@
-"""Shortest routes between the devices of a machine, worked out when they are asked for.
+"""Shortest routes between the devices of a machine, computed on first use.
 
-Fewest links; of those the ones with the widest narrowest link; of those, in the order of the file, devices take turns:
-two that have two adapters side by side use one each.
+A route has the fewest links; among those, its narrowest link is the widest. Devices take turns among the remaining
+ones, in the order of the file: two devices with two adapters side by side use one each.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from topologies.errors import TopologyError
 from topologies.machine import Device, Link, Memory, Route
 
-Path = tuple[tuple[int, bool], ...]  # numbers of links in order, and whether each is passed forwards
-Step = tuple[str, int, bool]  # a neighbour, the number of the link to it, and whether that is passed forwards
+Path = tuple[tuple[int, bool], ...]  # link numbers in order, and whether each is passed forwards
+Step = tuple[str, int, bool]  # a neighbour, the number of the link to it, and its direction
 
 SIDE_BY_SIDE = 8
-"""Devices take turns with no more paths than so many."""
+"""Most paths among which devices take turns."""
 
 
 class Routes(Mapping[tuple[int, int], Route]):
-    """The route between any two devices, by index; raises `TopologyError` at once where there is none."""
+    """Routes between any two devices, by index; raise `TopologyError` on construction if one is missing."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class Routes(Mapping[tuple[int, int], Route]):
         return len(self._devices) * (len(self._devices) - 1)
 
     def _check_connected(self) -> None:
-        """Two devices reach each other over one network of switches, or over a link of their own."""
+        """Check that every two devices share a network of switches or have a direct link."""
         networks = self._networks()
         near = {name: {other for other, _, _ in self._neighbours[name]} for name in (d.name for d in self._devices)}
         touched = {
@@ -72,7 +72,7 @@ class Routes(Mapping[tuple[int, int], Route]):
                     raise TopologyError(f"$.links: expected a path from {source} to {target}, found none")
 
     def _networks(self) -> Mapping[str, int]:
-        """Return a number for each connected part of what forwards traffic, by node."""
+        """Return for each forwarding node the number of its connected component."""
         numbers: dict[str, int] = {}
         for number, start in enumerate(sorted(self._forwarding)):
             waiting = [] if start in numbers else [start]
@@ -84,8 +84,8 @@ class Routes(Mapping[tuple[int, int], Route]):
         return numbers
 
     def _best_paths(self, source: str, target: str) -> tuple[Path, ...]:
-        """A few of the shortest paths, of those whose narrowest link is the widest."""
-        widest: dict[str, tuple[float, tuple[Path, ...]]] = {source: (-math.inf, ((),))}  # less the narrowest link
+        """Return up to `SIDE_BY_SIDE` of the shortest paths with the widest narrowest link."""
+        widest: dict[str, tuple[float, tuple[Path, ...]]] = {source: (-math.inf, ((),))}  # minus its bandwidth
         for level in self._levels(source, target):
             for node in level:
                 narrowest, paths = widest[node]
@@ -100,9 +100,9 @@ class Routes(Mapping[tuple[int, int], Route]):
         return widest[target][1]
 
     def _levels(self, source: str, target: str) -> list[dict[str, list[Step]]]:
-        """The steps of all shortest paths, by node: first those from the source, then those from its neighbours, ...
+        """Return the steps of all shortest paths by node, level by level from the source.
 
-        Found from both ends: what is near to neither end is not looked at.
+        The search runs from both ends, so it skips nodes that are near neither.
         """
         sides: tuple[list[dict[str, None]], ...] = ([{source: None}], [{target: None}])
         seen = {source}, {target}
@@ -123,7 +123,7 @@ class Routes(Mapping[tuple[int, int], Route]):
         return steps
 
     def _steps(self, nodes: Iterable[str], behind: Collection[str]) -> dict[str, list[Step]]:
-        """Return the steps from these nodes to those behind them, of the nodes that have any."""
+        """Return the steps from these nodes to those behind them, for the nodes that have any."""
         steps = {node: [step for step in self._neighbours[node] if step[0] in behind] for node in nodes}
         return {node: forward for node, forward in steps.items() if forward}
 
@@ -146,7 +146,7 @@ class Routes(Mapping[tuple[int, int], Route]):
             if device.processor is not None and device.spec.message_core_s_per_byte:
                 use(device.processor, device.spec.message_core_s_per_byte)
         narrowest = min(link.bandwidth_bytes_per_s for link in links)
-        if ends[0].copy_engines is not None:  # one message alone, at its full speed, occupies one
+        if ends[0].copy_engines is not None:  # a message alone, at full speed, occupies one engine
             use(ends[0].copy_engines, 1.0 / narrowest)
         return Route(
             uses=tuple(sorted(uses.items())),

@@ -1,6 +1,6 @@
-"""The records of a topology file (YAML) and their checks by key; how the parts fit together is `build.py`'s.
+"""The records of a topology file (YAML) and checks of single keys; `build.py` checks how the parts fit together.
 
-Every number carries its unit in its key. Bytes are bytes (a GB is 1e9), seconds are seconds.
+Every number has its unit in its key. A GB is 1e9 bytes.
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ from typing import Annotated, Final, Literal, get_args
 import msgspec
 
 FORMAT: Final = "topology/2"
-"""Topology/1 knew neither types of links nor names of many things at once (`gpu*8`); its files load as they did."""
+"""Topology/1 had neither link types nor names of many things at once (`gpu*8`); its files still load unchanged."""
 
 WORKSPACE_BYTES = 64 << 20
-"""Default of what kernels may take beside operands and results, as in the executor on a GPU."""
+"""Default workspace of kernels, beyond operands and results, as in the executor on a GPU."""
 
 HOST_WORKSPACE_BYTES = 4 << 20
 """The same on a host (`planner/program/workspace.py`, `part_bytes`): copies that stay in its cache."""
 
-Positive = Annotated[float, msgspec.Meta(ge=1e-6, le=1e30)]  # less makes times that floats cannot add up
+Positive = Annotated[float, msgspec.Meta(ge=1e-6, le=1e30)]  # below this, times are too large to add as floats
 NotNegative = Annotated[float, msgspec.Meta(ge=0, le=1e30)]
 Seconds = Annotated[float, msgspec.Meta(ge=0, le=1e9)]
 Count = Annotated[int, msgspec.Meta(ge=1, le=1024)]
@@ -37,15 +37,15 @@ CHOICES = {
     "operations": get_args(Operation),
     "nodes": get_args(Nodes),
 }
-"""The values that a key may have, where these are a few."""
+"""Allowed values of keys that have only a few."""
 
 
 class _Described(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A frozen record; unknown keys are refused."""
+    """A frozen record that refuses unknown keys."""
 
 
 class Efficiency(_Described, frozen=True, kw_only=True):
-    """The share of the roofline that kernels of each category attain: all of them, or, with `Products`, large ones."""
+    """The share of the roofline that kernels of each category attain; with `Products`, that large kernels attain."""
 
     matmul: Share
     convolution: Share
@@ -55,7 +55,7 @@ class Efficiency(_Described, frozen=True, kw_only=True):
 
 
 class Winograd(_Described, frozen=True, kw_only=True):
-    """An algorithm for dense square windows: F(outputs x outputs, window x window), as one kernel if `fused`."""
+    """Winograd's algorithm for dense square windows: F(outputs x outputs, window x window), one kernel if `fused`."""
 
     window: Count
     outputs: Count
@@ -65,13 +65,14 @@ class Winograd(_Described, frozen=True, kw_only=True):
 class Products(_Described, frozen=True, kw_only=True):
     """How matrix products and convolutions depend on their size and shape (`topologies.kernels`).
 
-    `units` are the multiprocessors, `tiles` the results' tiles [rows, columns], the largest first. `tile_edge` is what
-    reading one element of a tile's edge costs, in multiply-adds of the tile's inside; `depth` what starting and ending
-    a tile costs, in terms of its sum at the rate of float32; `transform` the share of streaming bandwidth that
-    Winograd's transforms attain. Where it `streams_beside`, operands come while others are computed with, else before.
-    Attention that stores no matrix takes so many `exponentials_per_s`, and its products attain the share `attention`
-    of others' where its kernel is not written for this generation of devices. Products of 16 bits attain the shares
-    `unaligned` of their rate where rows have an odd number of elements, and where they have 2 or 4 times one.
+    `units` is the number of multiprocessors; `tiles` lists tiles of the result [rows, columns], the largest first.
+    `tile_edge` is the cost of reading one element of a tile's edge, in multiply-adds of its inside. `depth` is the cost
+    of starting and ending a tile, in terms of its sum at the float32 rate. `transform` is the share of streaming
+    bandwidth that Winograd's transforms attain. If `streams_beside`, operands arrive during computation, otherwise
+    before it. `exponentials_per_s` limits attention that stores no score matrix; `attention` is its products' rate
+    relative to others, unless its kernel is native to the device generation. `unaligned` gives the rate of 16-bit
+    products relative to aligned ones, first for rows with an odd number of elements, then for 2 or 4 times an odd
+    number.
     """
 
     units: Count
@@ -87,9 +88,9 @@ class Products(_Described, frozen=True, kw_only=True):
 
 
 class Peak(_Described, frozen=True, kw_only=True):
-    """Floating-point operations per second by element type; at least one is given.
+    """Peak flop/s by element type; at least one is given.
 
-    `tf32` is of products of float32 whose operands are rounded to 11 bits.
+    `tf32` holds for float32 products with operands rounded to 11 bits.
     """
 
     float8: Positive | None = None
@@ -100,14 +101,14 @@ class Peak(_Described, frozen=True, kw_only=True):
     float64: Positive | None = None
 
     def by_dtype(self) -> dict[str, float]:
-        """The rates that are given, by the element type."""
+        """Return the given rates by element type."""
         return {name: rate for name, rate in msgspec.structs.asdict(self).items() if rate is not None}
 
 
 class TransferCost(_Described, frozen=True, kw_only=True):
-    """Seconds of a core that one rank's part of a transfer takes, a sum over what is moved.
+    """Core seconds of one rank's part of a transfer, as a sum over the amounts moved.
 
-    A run is what lies together in memory at both ends, a piece is one copy's, of one or several runs.
+    A run is contiguous in memory at both ends; a piece is one copy, of one or more runs.
     """
 
     task_s: Seconds = 0.0
@@ -118,12 +119,12 @@ class TransferCost(_Described, frozen=True, kw_only=True):
 
 
 class Measured(_Described, frozen=True, kw_only=True):
-    """Seconds that tasks of a rank take of a host's cores or of a GPU, measured with all ranks at work (`calibrate`).
+    """Seconds of a rank's tasks on host cores or a GPU, measured with all ranks at work (`calibrate`).
 
-    `tasks` are kernels, and transfers of a host, spelled as `planner.program.task_keys` does. `send` packs and starts
-    messages, `post` starts receiving, `fetch` and `reduce` receive, and unpack or combine; a GPU has none of these. A
-    rank that has waited for a message has used its core for `wake_s` and, of the time waited, a `waiting_share`.
-    `spread` is how far apart repeated measurements were, of their median.
+    `tasks` holds kernels, and a host's transfers, by the keys of `planner.program.task_keys`. `send` packs and starts
+    messages, `post` starts receiving, `fetch` and `reduce` receive and then unpack or combine; a GPU has none of these.
+    A rank that waits for a message uses its core for `wake_s` plus a `waiting_share` of the waiting time. `spread` is
+    the spread of repeated measurements relative to their median.
     """
 
     date: str
@@ -145,12 +146,15 @@ class Measured(_Described, frozen=True, kw_only=True):
     tasks: dict[str, Seconds]
 
     def __hash__(self) -> int:
-        """Hash all but the seconds of tasks."""
+        """Hash everything except the tasks' seconds."""
         return hash((self.date, self.ranks, self.threads, self.transport, len(self.tasks)))
 
 
 class NVLinks(_Described, frozen=True, kw_only=True):
-    """A device's NVLinks, for descriptions that only count them: what joins two devices, one and a switch, how many."""
+    """A device's NVLinks: their number, and the link types to another device and to a switch.
+
+    Used for descriptions that only count NVLinks.
+    """
 
     direct: Name
     switched: Name
@@ -158,9 +162,9 @@ class NVLinks(_Described, frozen=True, kw_only=True):
 
 
 class Power(_Described, frozen=True, kw_only=True):
-    """Watts that a device draws: at most in the mean over a step, idle, and at its full clock.
+    """Power of a device in watts: its limit (mean over a step), idle, and two loads at full clock.
 
-    That is in the largest products of 16 bits or fewer (`product_w`), and in streaming at its memory's bandwidth.
+    `product_w` holds in the largest products of 16 bits or fewer, `memory_w` in streaming at the memory's bandwidth.
     """
 
     limit_w: Positive
@@ -170,16 +174,16 @@ class Power(_Described, frozen=True, kw_only=True):
 
 
 class DeviceSpec(_Described, frozen=True, kw_only=True):
-    """A type of device: what one can do on its own.
+    """A device type: what one device can do on its own.
 
-    `products` makes products and convolutions depend on their shape; the largest products attain
-    `attained_flop_per_s`, or by a dtype without, the share of its peak that `efficiency` says. `knee_bytes` makes other
-    kernels depend on their size: they attain half of their bandwidth where they touch so many. `memory_bytes` belongs
-    to devices with a memory of their own. `reserved_bytes` of it are taken before anything runs, and cuBLAS takes what
-    it does by `compute_capability`, where that is said. `message_core_s_per_byte` is the processor time that sending or
-    receiving one byte costs. Tasks that were `measured` take so long. `copy_engines` is how many messages it can send
-    at once at full speed (None: any). A device that `streams_messages` packs, sends, and unpacks or combines piece by
-    piece, all at the same time. With `power`, a step's products take longer where it would draw more than its limit.
+    `products` makes products and convolutions depend on their shape. The largest products attain `attained_flop_per_s`;
+    a dtype missing there attains the share of its peak in `efficiency`. `knee_bytes` makes other kernels depend on
+    their size: a kernel that touches this many bytes attains half of its bandwidth. `memory_bytes` is given for devices
+    with their own memory; `reserved_bytes` of it are taken before anything runs. `compute_capability`, if given,
+    determines cuBLAS's workspace. `message_core_s_per_byte` is the processor time to send or receive one byte.
+    `measured` holds measured task times. `copy_engines` is the number of messages sent at once at full speed (None:
+    any). A device that `streams_messages` packs, sends, and unpacks or combines piece by piece, all at the same time.
+    With `power`, a step's products slow down if the device would exceed its limit.
     """
 
     name: Name
@@ -207,15 +211,15 @@ class DeviceSpec(_Described, frozen=True, kw_only=True):
 
     @property
     def is_host_rank(self) -> bool:
-        """True if it is a calibrated rank of a host, whose transfers take time of its cores, as all its tasks do."""
+        """Whether this is a calibrated rank of a host: its transfers take core time, like all its tasks."""
         return self.measured is not None and self.measured.send is not None
 
 
 class DeviceEntry(_Described, frozen=True, kw_only=True):
-    """A device: worker w runs on the w-th. It may share a processor and a memory with others.
+    """A device: worker w runs on device w. Devices may share a processor and a memory.
 
-    `type` is one of the file's `device_types`, or of the package's (`topologies/devices`); `power_limit_w` is another
-    limit than its.
+    `type` is one of the file's `device_types` or of the package's (`topologies/devices`); `power_limit_w` replaces the
+    type's limit.
     """
 
     name: Name
@@ -241,9 +245,9 @@ class MemoryEntry(_Described, frozen=True, kw_only=True):
 
 
 class SwitchEntry(_Described, frozen=True, kw_only=True):
-    """A node that only passes traffic on; with `staged_in`, by writing it to that memory and reading it back.
+    """A node that only forwards traffic; with `staged_in`, by writing it to that memory and reading it back.
 
-    One that `reduces` can add up what devices hold, and write to several at once (NVLink SHARP).
+    A switch that `reduces` can add up the devices' data and write the sum to several at once (NVLink SHARP).
     """
 
     name: Name
@@ -252,10 +256,10 @@ class SwitchEntry(_Described, frozen=True, kw_only=True):
 
 
 class LinkType(_Described, frozen=True, kw_only=True):
-    """A kind of link: `bandwidth` holds for each direction, or is shared by both.
+    """A link type: its bandwidth holds for each direction, or both share it.
 
-    A message occupies it as if it were `half_bandwidth_bytes` longer, which is what starting it costs in time of the
-    link: one of that size moves at half of the bandwidth (Hockney's n-half; 0: all sizes at the same).
+    A message occupies the link as if it were `half_bandwidth_bytes` longer, which models its start cost. A message of
+    that size moves at half of the bandwidth (Hockney's n-half; 0: no start cost).
     """
 
     name: Name
@@ -266,9 +270,9 @@ class LinkType(_Described, frozen=True, kw_only=True):
 
 
 class LinkEntry(_Described, frozen=True, kw_only=True):
-    """A link between two nodes: `count` parallel ones of a `type`, or one of its own figures.
+    """A link between two nodes: `count` parallel links of a `type`, or one link with its own figures.
 
-    `type` is one of the file's `link_types`, or of the package's (`topologies/links.yaml`).
+    `type` is one of the file's `link_types` or of the package's (`topologies/links.yaml`).
     """
 
     ends: tuple[Name, Name]
@@ -283,10 +287,10 @@ class LinkEntry(_Described, frozen=True, kw_only=True):
 class CollectiveEntry(_Described, frozen=True, kw_only=True):
     """How fast a library runs operations by an algorithm, within a node or across several (`topologies.collectives`).
 
-    `latency_s` is what one takes whatever its size; then the payload moves at `bandwidth_share` of the links'
-    bandwidth, and takes at least `hop_s` for each message of its longest chain (None: these take what their links say,
-    before the payload moves). A library may have several entries of one algorithm, as NCCL has protocols; it takes what
-    is fastest for a size.
+    `latency_s` is the fixed time of an operation. The payload then moves at `bandwidth_share` of the links' bandwidth,
+    for at least `hop_s` per message of the longest chain (None: those messages take their links' latency before the
+    payload moves). A library may have several entries of one algorithm, like NCCL's protocols; it uses the fastest for
+    a size.
     """
 
     algorithm: Algorithm
@@ -298,7 +302,7 @@ class CollectiveEntry(_Described, frozen=True, kw_only=True):
 
 
 class NodeEntry(_Described, frozen=True, kw_only=True):
-    """Another machine as a part of this one: its `gpu0` is `NAME/gpu0` here."""
+    """Another machine as part of this one: its `gpu0` becomes `NAME/gpu0`."""
 
     name: Name
     machine: Name
@@ -322,13 +326,13 @@ class TopologyFile(_Described, frozen=True, kw_only=True):
 
 
 class LinkTypesFile(_Described, frozen=True, kw_only=True):
-    """The package's kinds of links."""
+    """The package's link types."""
 
     link_types: tuple[LinkType, ...]
 
 
 class SoldMachine(_Described, frozen=True, kw_only=True):
-    """A name under which a machine is sold: its node as a line, and the rate of each network adapter."""
+    """A machine's product name, its node as a line, and the rate of each network adapter."""
 
     name: str
     node: str
@@ -336,6 +340,6 @@ class SoldMachine(_Described, frozen=True, kw_only=True):
 
 
 class SoldMachinesFile(_Described, frozen=True, kw_only=True):
-    """The machines that the package knows by the names under which they are sold."""
+    """The machines that the package knows by product name."""
 
     sold: tuple[SoldMachine, ...]

@@ -1,4 +1,4 @@
-"""A machine as tables, and as trees of switches and devices with what a step puts on every link."""
+"""A machine as tables, and as trees of switches and devices with a step's load on every link."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from tensor_partitioner.display import facts, printable, quantity, seconds, tabl
 from topologies.machine import Device, Link, Machine, Route, node_of
 
 FULL = 16
-"""Devices of a machine that is drawn in full; of a larger one, parts that look alike are drawn once."""
+"""Most devices of a machine drawn in full; in a larger one, identical parts are drawn once."""
 
 
 class TreeNode(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A switch or device, the link that leads to it from above, and how many subtrees look like this one.
+    """A switch or device, the link to its parent, and the number of identical subtrees it stands for.
 
-    `load` is the share of a step for which the link is busy, in the direction that is busier; `nbytes` what crosses it
-    in a step, in both.
+    `load` is the share of a step in which the link is busy, in its busier direction; `nbytes` is what crosses it in a
+    step, in both directions.
     """
 
     name: str
@@ -39,19 +39,19 @@ class TreeNode(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 Uses = Mapping[str, tuple[int, float]]
-"""By the name of a link's way: bytes that cross it in a step, and the share of the step for which it is busy."""
+"""By the name of a link's direction: bytes that cross it in a step, and the share of the step in which it is busy."""
 
 
 def machine_tree(machine: Machine, uses: Uses = MappingProxyType({})) -> tuple[TreeNode, ...]:
-    """Return the roots of a machine's trees, in which every link stands once.
+    """Return the roots of a machine's trees, in which every link occurs once.
 
-    A device that has links to several switches stands under each. The links of a node to a switch outside are one.
+    A device with links to several switches occurs under each. The links from a node to a switch outside are merged.
     """
     return tuple(_Trees(machine, uses).roots())
 
 
 def drawn(machine: Machine) -> Tree:
-    """Return a machine's trees as one for `rich` to print."""
+    """Return a machine's trees as one tree for `rich` to print."""
     tree = Tree(Text(printable(machine.name)))
     _add(tree, machine_tree(machine))
     return tree
@@ -82,14 +82,14 @@ class _Trees:
         self._drawn: set[str] = set()
 
     def roots(self) -> Iterator[TreeNode]:
-        """Yield trees: of what is in no node, then of nodes that no switch outside leads to."""
+        """Yield the trees of everything outside nodes, then of nodes that no outer switch reaches."""
         reached = {node for nodes in self._outward.values() for node in nodes}
         yield from self._collapsed([*self._trees("")])
         alone = dict.fromkeys(node_of(name) for name in self._types)
         yield from self._collapsed([self._whole(node, []) for node in alone if node and node not in reached])
 
     def _trees(self, node: str) -> Iterator[TreeNode]:
-        """Yield trees of a node, from the switches with most links on, then from devices that are linked to devices."""
+        """Yield a node's trees: from the switches with the most links, then from devices linked to devices."""
         switches = [name for name in self._machine.switches if node_of(name) == node]
         for name in sorted(switches, key=lambda name: -len(self._links[name])):
             if name not in self._drawn:
@@ -101,11 +101,11 @@ class _Trees:
                 yield self._node(name, [], [self._node(_other(link, name), [link]) for link in beside])
 
     def _tree(self, root: str) -> TreeNode:
-        """Return the tree from a switch: the links that lead on from it, breadth first, every link once."""
+        """Return the tree below a switch: its links breadth first, each once."""
         below: defaultdict[str, list[tuple[str, Link]]] = defaultdict(list)
         frontier = [root]
         self._drawn.add(root)
-        for name in frontier:  # goes on through those that come in
+        for name in frontier:  # `frontier` grows during the loop
             for link in self._links[name]:
                 other = _other(link, name)
                 if link.name in self._drawn:
@@ -124,7 +124,7 @@ class _Trees:
         return self._node(name, [] if link is None else [link], children)
 
     def _whole(self, node: str, links: Sequence[Link]) -> TreeNode:
-        """Return a node of the machine, with its links to a switch outside as one; its trees where it stands first."""
+        """Return a node with its links to an outer switch merged; its trees follow at its first occurrence only."""
         inner = [] if node in self._drawn else [*self._trees(node)]
         self._drawn.add(node)
         return self._node(node, links, inner)
@@ -143,7 +143,7 @@ class _Trees:
         )
 
     def _collapsed(self, nodes: Sequence[TreeNode]) -> Iterator[TreeNode]:
-        """Yield nodes, of a large machine those in a row that look alike as one, with the most load of any."""
+        """Yield nodes; in a large machine, merge identical neighbours into one with the highest load."""
         if len(self._machine.devices) <= FULL:
             yield from nodes
             return
@@ -153,7 +153,7 @@ class _Trees:
 
 
 def _merged(nodes: Sequence[TreeNode]) -> TreeNode:
-    """Return nodes that look alike as one, with the most load of any."""
+    """Return one node for identical nodes, with the highest load of any."""
     first = nodes[0]
     loads = [node.load for node in nodes if node.load is not None]
     moved = [node.nbytes for node in nodes if node.nbytes is not None]
@@ -169,7 +169,7 @@ def _merged(nodes: Sequence[TreeNode]) -> TreeNode:
 
 
 def _looks(node: TreeNode) -> object:
-    """Describe a subtree but for its names and loads."""
+    """Return a subtree's description without its names and loads."""
     return node.kind, node.link, node.alike, tuple(map(_looks, node.children))
 
 
@@ -178,7 +178,7 @@ def _other(link: Link, end: str) -> str:
 
 
 def _figures(links: Sequence[Link]) -> str:
-    """Write what links that are alike have, "" for none."""
+    """Return the text of identical links, or "" if there are none."""
     if not links:
         return ""
     first = links[0]
@@ -188,13 +188,13 @@ def _figures(links: Sequence[Link]) -> str:
     return f"{kind}{quantity(total, 'B/s')}, {seconds(first.latency_s)}"
 
 
-LISTED = 40  # devices or links that a table has rows for
-SQUARE = 16  # devices that a matrix has rows for
+LISTED = 40  # most devices or links in a table
+SQUARE = 16  # most devices in a matrix
 
 
 @display.tables.register
 def tables(machine: Machine) -> tuple[Table, ...]:
-    """Show a machine: what it is, its devices, and its links; of a large one, as many of each as a page holds."""
+    """Return tables of a machine: its facts, its devices and its links, at most `LISTED` of each."""
     links = [
         [
             link.name,
@@ -216,7 +216,7 @@ def tables(machine: Machine) -> tuple[Table, ...]:
 
 
 def route_tables(machine: Machine, source: int, target: int) -> tuple[Table, ...]:
-    """Show how a message goes from one device to another: every link, and what it gets of them together."""
+    """Return tables of the route between two devices: each link, and their total."""
     route = machine.route(source, target)
     hops = [
         [f"{start} - {end}", _kind(link.type, link.count), *_rates(link.bandwidth_bytes_per_s, link.latency_s)]
@@ -232,7 +232,7 @@ def route_tables(machine: Machine, source: int, target: int) -> tuple[Table, ...
 
 
 def _passed(machine: Machine, route: Route) -> Iterator[tuple[str, str, Link]]:
-    """Yield the links of a route in order; of links side by side, the one that it uses."""
+    """Yield the links of a route in order; of parallel links, the one it uses."""
     used = {resource for resource, _ in route.uses}
     for start, end in pairwise(route.nodes):
         for link in machine.links:
@@ -242,7 +242,7 @@ def _passed(machine: Machine, route: Route) -> Iterator[tuple[str, str, Link]]:
 
 
 def matrices(machine: Machine) -> tuple[Table, ...]:
-    """Show bandwidth and latency between any two devices; of a large machine, from the first device to each."""
+    """Return bandwidth and latency between any two devices; for a large machine, from the first device to each."""
     if len(machine.devices) > SQUARE:
         return (_kinds_of_routes(machine),)
     names = [device.name for device in machine.devices]

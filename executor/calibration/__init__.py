@@ -1,1 +1,1 @@
-"""Measuring the machine that a job runs on, with the ranks of the job, as a topology file."""
+"""Measure the machine of a job with its ranks, and write it as a topology file."""

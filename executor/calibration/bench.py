@@ -1,4 +1,4 @@
-"""What calibration measures with: clocks, programs of single tasks, and how long a library's operations take."""
+"""Tools of calibration: clocks, programs of single tasks, and timings of a library's operations."""
 
 from __future__ import annotations
 
@@ -56,23 +56,26 @@ class Bench:
 
     @cached_property
     def clock(self) -> Clock:
-        """The clock of a rank's work: a device's, or its core's, which others' work does not add to, if it has one."""
+        """The clock of a rank's work: a device's, or, for a rank with one thread, the thread's CPU time."""
         if self.is_device:
             return EventClock(self.xp)
         return HostClock(time.thread_time) if self.threads == 1 else HostClock()
 
     def shared(self, value: float, by: Callable[[list[float]], float]) -> float:
-        """Return one figure for all ranks (collective)."""
+        """Return one figure for all ranks, combined from theirs by a function (collective)."""
         return by(self.ranks.all_gather(value))
 
 
 def rate(clock: Clock, amount: float, work: Callable[[], object]) -> float:
-    """Return how much of something is done per second, the median of some repetitions."""
+    """Return the amount done per second, the median of several repetitions."""
     return statistics.median(amount / max(elapsed_s(clock, work), LEAST_S) for _ in range(REPETITIONS))
 
 
 def seconds_in_a_row(clock: Clock, work: Callable[[], object]) -> float:
-    """Return the seconds of work that is queued behind itself, the median of some batches; the first run is warm-up."""
+    """Return the seconds of work that is queued repeatedly, the median of several batches.
+
+    The first run is a warm-up.
+    """
     work()
     once_s = max(elapsed_s(clock, work), LEAST_S)
     count = max(1, min(LARGEST_BATCH, int(BATCH_S / once_s)))
@@ -86,13 +89,13 @@ def _repeated(work: Callable[[], object], count: int) -> None:
 
 
 def streamed_bytes_per_s(xp: ArrayModule, clock: Clock, nbytes: int) -> float:
-    """Return the bytes per second of a copy larger than caches, read and written."""
+    """Return the bytes per second, read and written, of a copy larger than the caches."""
     source = xp.ones(nbytes // 8)
     return rate(clock, 2 * nbytes, partial(xp.copyto, xp.zeros_like(source), source))
 
 
 def call_s(xp: ArrayModule, clock: Clock) -> float:
-    """Return what calling a kernel takes beyond its work: one element passes through relu."""
+    """Return the overhead of calling a kernel, in seconds: relu of one element."""
     element = xp.ones((1,), np.float32)
     call = KernelCall(xp, (element,), (xp.empty_like(element),), {"extents": {"i": 1}}, {"i": (0, 1)}, ((0,),))
     return elapsed_s(clock, partial(_repeated, partial(run, KERNELS["relu"], call), CALLS)) / CALLS
@@ -103,7 +106,7 @@ FLOAT_BYTES, SMALL, LARGE_BYTES, LEAST_SHARE = 4, 256, 1 << 26, 0.01
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """Seconds of an operation on a payload that is latency alone, and on one of so many bytes more."""
+    """Seconds of an operation on a small payload, which is mostly latency, and on one of `more_bytes` more."""
 
     small_s: float
     large_s: float
@@ -111,7 +114,7 @@ class Taken:
 
 
 def timed_collectives(bench: Bench, most_bytes: int = LARGE_BYTES) -> dict[Operation, Taken]:
-    """Time the operations of the ranks' library (collective); none where they have messages alone."""
+    """Time the operations of the ranks' library (collective). Returns an empty dict if ranks only have messages."""
     ranks = bench.ranks
     small, large = SMALL * ranks.size, most_bytes // FLOAT_BYTES // ranks.size * ranks.size
     taken: dict[Operation, Taken] = {}
@@ -136,9 +139,9 @@ def _seconds(bench: Bench, operation: Operation, elements: int) -> float | None:
 def collective_entries(
     taken: Mapping[Operation, Taken], ranks: int, bandwidth_bytes_per_s: float
 ) -> Iterator[CollectiveEntry]:
-    """Yield an entry of every operation as rings that attain a share of what the ranks' links do for messages.
+    """Yield an entry for each operation, as rings that attain a share of the bandwidth that messages have on the links.
 
-    Each link carries, for every round, the share of the payload that its rank lacks.
+    In each round, every link carries the share of the payload that its rank lacks.
     """
     for operation, seconds in taken.items():
         by_links_s = ROUNDS[operation] * (ranks - 1) / ranks * seconds.more_bytes / bandwidth_bytes_per_s
@@ -157,7 +160,7 @@ Array = tuple[str, tuple[int, ...], str, str]
 
 
 def product_program(dtype: str, m: int, n: int, k: int) -> WorkerProgram:
-    """Return the program of one product of [m, k] by [k, n] matrices."""
+    """Return the program of one product of matrices [m, k] and [k, n]."""
     arrays = (("a", (m, k), dtype, "persistent"), ("b", (k, n), dtype, "persistent"), ("c", (m, n), dtype, "tensor"))
     places = [(number, _whole(shape)) for number, (_, shape, _, _) in enumerate(arrays)]
     ranges = {"i": (0, m), "j": (0, n), "k": (0, k)}
@@ -168,7 +171,7 @@ def product_program(dtype: str, m: int, n: int, k: int) -> WorkerProgram:
 
 
 def exchange_program(rank: int, size: int, nbytes: int) -> WorkerProgram:
-    """Return the program of a rank that exchanges so many bytes with its neighbour, if it has one: 0 with 1, ..."""
+    """Return the program in which a rank exchanges `nbytes` with its neighbour, if any: 0 with 1, 2 with 3."""
     everything = (slice(0, nbytes),)
     message = Message(rank ^ 1, (Piece(everything, everything, nbytes),), nbytes, 0)
     tasks = Send(0, 0, 2, (message,)), Receive(0, 1, 3, (message,), ()), Wait(0)
@@ -178,7 +181,7 @@ def exchange_program(rank: int, size: int, nbytes: int) -> WorkerProgram:
 
 
 def _program(worker: int, tasks: tuple[Task, ...], *arrays: Array) -> WorkerProgram:
-    """Lay buffers one behind the other, all for the whole program."""
+    """Return a program whose buffers lie next to each other and live throughout."""
     buffers: list[Buffer] = []
     offset = 0
     for name, shape, dtype, kind in arrays:

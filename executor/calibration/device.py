@@ -1,4 +1,4 @@
-"""What is measured of a GPU without any plan: memory, launches, copies, messages, libraries and products."""
+"""Measure a GPU without any plan: memory, launches, copies, messages, collectives and products."""
 
 from __future__ import annotations
 
@@ -41,11 +41,13 @@ EXCHANGES, TENTH, BUFFERS = 20, 10, 4
 
 @dataclass(frozen=True, slots=True)
 class DeviceFigures:
-    """What each rank's GPU has: bytes per second in memory (read and written), alone and with all ranks at work.
+    """The figures of each rank's GPU.
 
-    `call_s` is what a kernel of no work takes in a row of its like, `host_call_s` what queueing it takes the host.
-    `messages_s` are seconds of messages to a neighbour by their bytes, as transported, `collectives` what operations of
-    a library take, where there is one, `places` the GPU of every rank.
+    Memory bandwidth, reading and writing, is measured alone and with all ranks at work.
+
+    `call_s` is the time of an empty kernel within a sequence of such kernels, `host_call_s` the host's time to queue
+    it. `messages_s` are the seconds of messages to a neighbour by their bytes, including the transport; `collectives`
+    the times of a library's operations, if there is one; `places` names the GPU of every rank.
     """
 
     memory_alone_bytes_per_s: float
@@ -61,7 +63,7 @@ class DeviceFigures:
 
 
 def device_figures(bench: Bench) -> DeviceFigures:
-    """Measure them (collective); figures are medians over repetitions and ranks."""
+    """Measure the figures (collective). They are medians over repetitions and ranks."""
     xp, ranks = bench.xp, bench.ranks
     free, total = xp.cuda.runtime.memGetInfo()
     copied = min(MOST_COPIED_BYTES, *(other // SHARE_OF_MEMORY for other in ranks.all_gather(free)))
@@ -84,7 +86,7 @@ def device_figures(bench: Bench) -> DeviceFigures:
 
 
 def _copied_bytes_per_s(bench: Bench, nbytes: int) -> tuple[float, float]:
-    """Return the bytes per second that page-locked memory of the host sends to the device, and gets from there."""
+    """Return the bytes per second from page-locked host memory to the device, and back."""
     host = np.frombuffer(bench.xp.cuda.alloc_pinned_memory(nbytes), np.uint8, nbytes)
     device = bench.xp.zeros(nbytes, np.uint8)
     to_device = rate(bench.clock, nbytes, partial(device.set, host))
@@ -101,16 +103,16 @@ def _message_s(bench: Bench, nbytes: int) -> float:
     for _ in range(EXCHANGES):
         ranks.barrier()
         seconds.append(elapsed_s(bench.clock, worker.run))
-    return sorted(seconds)[EXCHANGES // TENTH]  # of a time between two ranks the usual, without what others add
+    return sorted(seconds)[EXCHANGES // TENTH]  # the tenth percentile excludes disturbances by other processes
 
 
 def reserved_bytes(bench: Bench, places: Sequence[str]) -> int:
-    """Return what a rank's context and libraries take of its GPU, arena and what allocators hold apart (collective).
+    """Return the bytes of a rank's context and libraries on its GPU, without arena and allocator caches (collective).
 
-    Ranks of one GPU share what is used there, by whomever.
+    Ranks of one GPU share its use equally.
     """
     xp, ranks = bench.xp, bench.ranks
-    ranks.transport(bench.transport).arena(xp, 1, ranks.comm)  # others' arenas are closed, and freed
+    ranks.transport(bench.transport).arena(xp, 1, ranks.comm)  # other arenas are closed and freed
     release(xp)
     ranks.barrier()
     free, total = xp.cuda.runtime.memGetInfo()
@@ -125,19 +127,21 @@ SHAPES = (
     (768, 3072, 8192), (4096, 4096, 4096), (4095, 4097, 4093), (2048, 2048, 32768), (4096, 11008, 4096),
     (4096, 4096, 11008), (8192, 50257, 768), (8192, 8192, 8192),
 )  # fmt: skip
-"""Rows, columns and terms of products in transformers, and of others that fill tiles well or badly; the least first."""
+"""(m, n, k) of products: those of transformers, and others that fill tiles well or badly. The smallest comes first."""
 
 PRODUCT_SHARE_OF_MEMORY = 8
-"""Operands and result may take one part in so many of what is free: kernels may copy them in single precision."""
+"""A product may use this fraction (1/8) of the free memory, because kernels may make single-precision copies."""
 
 Product = tuple[str, Callable[[], None]]
 """A product's format, and the action that computes it."""
 
 
 def timed_products(bench: Bench, limit_s: float) -> tuple[Timed, dict[str, float]]:
-    """Time products until `limit_s` is over, the smallest in any case; with operations per second of the fastest.
+    """Time products until `limit_s` is over, at least the smallest.
 
-    These are by format: dtypes, and those in which the library multiplies besides.
+    Also return the highest operations per second by format.
+
+    Formats are dtypes, and others in which the library multiplies, such as TF32.
     """
     until = time.perf_counter() + limit_s
     seconds: dict[str, float] = {}
@@ -161,7 +165,7 @@ def _fits(bench: Bench, m: int, n: int, k: int) -> bool:
 
 
 def _products(bench: Bench, m: int, n: int, k: int) -> Iterator[Product]:
-    """Yield the product of one shape in every format that there is."""
+    """Yield the product of one shape in every available format."""
     for dtype in DTYPES:
         try:
             require_dtypes(bench.xp, [dtype])
@@ -181,6 +185,6 @@ def _products(bench: Bench, m: int, n: int, k: int) -> Iterator[Product]:
 
 
 def _fill(bench: Bench, operand: Array) -> None:
-    """Fill a matrix with unlike values: a GPU multiplies zeros faster."""
+    """Fill a matrix with different values, because a GPU multiplies zeros faster."""
     rows, columns = (bench.xp.sin(bench.xp.arange(extent, dtype="float32")) for extent in operand.shape)
     operand[...] = (rows[:, None] * columns).astype(operand.dtype)

@@ -1,4 +1,4 @@
-"""What is measured of a machine without any plan: memory, messages, a call from Python, and how ranks share cores."""
+"""Measure a host without any plan: memory, messages, calls from Python, and how ranks share cores."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ WAITS_S, TRIES = (0.0003, 0.001, 0.003, 0.01), 5
 WORK_S = 0.05
 LIMIT_S = 1.0  # for the messages of one size
 CORE = HostClock(time.thread_time)
-"""The clock of this rank's core."""
+"""The clock of this rank's thread."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hardware:
-    """What a host's ranks have: bytes per second in memory (read and written), seconds of a message by its bytes.
+    """The figures of a host's ranks: memory bandwidth (reading and writing), and seconds of messages by their bytes.
 
-    `products_flop_per_s` is what large matrix products attain, by dtype.
+    `products_flop_per_s` is the rate of large matrix products, by dtype.
     """
 
     products_flop_per_s: dict[str, float]
@@ -45,9 +45,9 @@ class Hardware:
 
 
 def hardware_of(bench: Bench) -> Hardware:
-    """Measure it (collective); figures are medians over repetitions and ranks."""
+    """Measure the figures (collective). They are medians over repetitions and ranks."""
     cluster, threads = bench.ranks, bench.threads
-    cluster.connect()  # also of ranks that have no neighbour
+    cluster.connect()  # collective: also ranks without a neighbour
     waits = cluster.all_gather(_waits(cluster)) if cluster.ranks_on_host * threads > cluster.cores else []
     wake_s, waiting_share = fitted_line([wait for of_rank in waits for wait in of_rank])
     alone = bench.shared(streamed_bytes_per_s(np, CORE, COPIED_BYTES) if cluster.rank == 0 else 0.0, max)
@@ -66,13 +66,13 @@ def hardware_of(bench: Bench) -> Hardware:
 
 
 def _product(bench: Bench, dtype: str) -> float:
-    """Return the operations per second of a large matrix product."""
+    """Return the flop/s of a large matrix product."""
     operand = np.ones((ROWS, ROWS), dtype)
     return rate(bench.clock, 2 * ROWS**3, partial(np.matmul, operand, operand, out=np.empty_like(operand)))
 
 
 def _message_s(cluster: Cluster, nbytes: int) -> float:
-    """Return the seconds of one message to a neighbour and back, halved, all pairs at once."""
+    """Return half of the seconds of a message to a neighbour and back, all pairs at once."""
     peer, data = cluster.rank ^ 1, np.zeros(nbytes, np.uint8)
     seconds: list[float] = []
     begun = time.perf_counter()
@@ -89,7 +89,7 @@ def _message_s(cluster: Cluster, nbytes: int) -> float:
 
 
 def _waits(cluster: Cluster) -> list[tuple[float, float]]:
-    """Return, of waits for a neighbour that works so long, the seconds waited and those of the core that took."""
+    """Return measured waits for a neighbour that works: the seconds waited, and the core seconds that this took."""
     peer, data = cluster.rank ^ 1, np.zeros(1, np.uint8)
     points = []
     for work_s in WAITS_S * TRIES:
@@ -107,7 +107,7 @@ def _waits(cluster: Cluster) -> list[tuple[float, float]]:
 
 
 def fitted_line(points: list[tuple[float, float]]) -> tuple[float, float]:
-    """Return a constant and a slope, neither negative, by least squares of relative errors; zeros without points."""
+    """Return a constant and a slope, both non-negative, by least squares of relative errors; zeros without points."""
     if not points:
         return 0.0, 0.0
     x, y = np.array(points).T
@@ -117,7 +117,7 @@ def fitted_line(points: list[tuple[float, float]]) -> tuple[float, float]:
 
 
 def _work(seconds: float) -> float:
-    """Use a core for so many seconds; return how many it were."""
+    """Use a core for `seconds`; return the seconds actually used."""
     values, start = np.ones(4096), CORE.read()
     while CORE.read() - start < seconds:
         np.sqrt(values, out=values)
@@ -125,14 +125,14 @@ def _work(seconds: float) -> float:
 
 
 def _cores(cluster: Cluster, threads: int) -> float:
-    """Return how many cores' work all ranks get done together, the most of some tries and at most all cores."""
+    """Return how many cores' work all ranks do together: the best of several tries, at most all cores."""
     if cluster.ranks_on_host * threads <= cluster.cores:
         return float(cluster.cores)
     return min(float(cluster.cores), max(1.0, *(_worked(cluster) for _ in range(TRIES))))
 
 
 def _worked(cluster: Cluster) -> float:
-    """Return how many cores' work all ranks did at once."""
+    """Return how many cores' work all ranks did together."""
     cluster.barrier()
     start = time.perf_counter()
     worked_s = _work(WORK_S)

@@ -1,4 +1,4 @@
-"""From what was measured to figures that also hold for what was not, as a topology file."""
+"""Turn measurements into a topology file, with figures that also cover what was not measured."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ from topologies.schema import (
 )
 
 RESERVED_BYTES = 120e6
-"""What a rank takes beside its arena before it runs: Python and libraries, as measured."""
+"""Bytes that a rank uses besides its arena: Python and libraries, as measured."""
 
-TWICE = 2  # a message crosses two links, its rank's and its receiver's
+TWICE = 2  # a message crosses two links: its sender's and its receiver's
 
 
 class Job(NamedTuple):
-    """The ranks that were measured, the threads of each, and the transport of their messages."""
+    """The measured ranks, the threads of each, and the transport of their messages."""
 
     ranks: int
     threads: int
@@ -49,7 +49,7 @@ class Job(NamedTuple):
 
 
 class Record(NamedTuple):
-    """What a machine's file says of a calibration: the job, the hardware in words, and when it was."""
+    """What the topology file says about the calibration: the job, the hardware in words, and the date."""
 
     job: Job
     description: str
@@ -57,7 +57,7 @@ class Record(NamedTuple):
 
 
 def host_machine(record: Record, hardware: Hardware, timed: Timed) -> TopologyFile:
-    """Return the machine of a host, whose ranks share its processor and its memory."""
+    """Return the machine of a host whose ranks share processor and memory."""
     job = record.job
     processor = ProcessorEntry(name="processor", cores=max(hardware.cores, float(job.threads)))
     memory = MemoryEntry(
@@ -76,7 +76,7 @@ def device_machine(
 ) -> TopologyFile:
     """Return the machine of GPUs, each with its own memory or one that several ranks share.
 
-    `peaks` are operations per second of products by their format.
+    `peaks` are the flop/s of products by format.
     """
     places = list(dict.fromkeys(figures.places))
     kind = _gpu_rank(record, figures, peaks, reserved_bytes, timed)
@@ -101,7 +101,7 @@ def device_machine(
 def _machine(
     record: Record, kind: DeviceSpec, devices: Sequence[DeviceEntry], messages_s: Mapping[int, float]
 ) -> TopologyFile:
-    """Return a machine of ranks of one kind, every one with a link for its messages if there are several."""
+    """Return a machine of equal ranks. If there are several, each has a link for its messages."""
     file = TopologyFile(
         format=FORMAT,
         name=platform.node(),
@@ -134,7 +134,7 @@ def _host_rank(record: Record, hardware: Hardware, timed: Timed) -> DeviceSpec:
     }
     return DeviceSpec(
         name="rank",
-        peak_flop_per_s=Peak(**products, float16=peak, bfloat16=peak),  # 16 bits are computed in 32
+        peak_flop_per_s=Peak(**products, float16=peak, bfloat16=peak),  # 16-bit products are computed in 32 bits
         memory_bandwidth_bytes_per_s=hardware.memory_bytes_per_s,
         efficiency=_efficiency(timed, {"float32": peak}, hardware.memory_bytes_per_s),
         launch_latency_s=hardware.call_s,
@@ -180,7 +180,7 @@ def _measured(record: Record, timed: Timed, call_s: float, costs: Mapping[str, A
 
 
 def _on_the_way_s(figures: DeviceFigures, nbytes: int, seconds: float) -> float:
-    """Return what of a message's seconds is its way: less packing and unpacking, which are tasks of their own."""
+    """Return a message's time on the link, without packing and unpacking, which are separate tasks."""
     copied_s = 2 * (figures.call_s + 2 * nbytes / figures.memory_bytes_per_s)
     return max(seconds - copied_s, LEAST_SHARE * seconds)
 
@@ -193,7 +193,7 @@ def _efficiency(timed: Timed, peaks: Mapping[str, float], memory_bytes_per_s: fl
 def _share(timed: Timed, category: str, peaks: Mapping[str, float], memory_bytes_per_s: float) -> float:
     """Return the share of the roofline that all measured tasks of a category attain together.
 
-    Tasks in a dtype without a peak are those of float32.
+    Dtypes without a peak use that of float32.
     """
     ideal = taken = 0.0
     for name, work in timed.work.items():
@@ -205,11 +205,11 @@ def _share(timed: Timed, category: str, peaks: Mapping[str, float], memory_bytes
 
 
 TRANSFERS = ("send", "post", "fetch", "reduce")
-"""The parts of transfers, each with costs of its own."""
+"""The parts of transfers. Each has its own costs."""
 
 
 def merged(timings: Sequence[Timed]) -> Timed:
-    """Return what ranks timed of plans as one: of every task the mean of seconds, of rounds and spread the worst."""
+    """Return the timings of several ranks as one: the mean of each task, the fewest rounds, and the largest spread."""
     seconds: defaultdict[str, list[float]] = defaultdict(list)
     for name, value in chain.from_iterable(timing.seconds.items() for timing in timings):
         seconds[name].append(value)
@@ -225,7 +225,7 @@ def merged(timings: Sequence[Timed]) -> Timed:
 def transfer_costs(
     seconds: Mapping[str, float], moved: Mapping[str, tuple[str, TransferAmounts]]
 ) -> dict[str, TransferCost]:
-    """Fit the costs of every kind of part of a transfer."""
+    """Fit the costs of each part of a transfer."""
     return {
         kind: _fitted([(amounts, seconds[name]) for name, (part, amounts) in moved.items() if part == kind])
         for kind in TRANSFERS
@@ -233,7 +233,7 @@ def transfer_costs(
 
 
 def _fitted(samples: Sequence[tuple[TransferAmounts, float]]) -> TransferCost:
-    """Minimise the sum of squares of relative errors, without negative figures."""
+    """Minimise the squares of relative errors, with non-negative coefficients."""
     if not samples:
         return TransferCost()
     times = np.array([max(value, 1e-9) for _, value in samples])
@@ -244,7 +244,7 @@ def _fitted(samples: Sequence[tuple[TransferAmounts, float]]) -> TransferCost:
 
 
 def message_line(seconds: Mapping[int, float]) -> tuple[float, float, float]:
-    """Return latency, bytes per second and n-half of messages from the seconds of several sizes."""
+    """Return latency (s), bandwidth (bytes/s) and half-bandwidth size (bytes), from the seconds of messages by size."""
     sizes = sorted(seconds)
     latency_s = seconds[sizes[0]]
     largest = sizes[-1]

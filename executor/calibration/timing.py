@@ -1,11 +1,10 @@
-"""What every task of a plan takes a rank, measured in place: in the plan's order, over its arena, all ranks at work.
+"""Time every task of a plan on each rank, in the order of the plan, over its arena, with all ranks at work.
 
-Ranks meet before a transfer starts, before it ends and after it, so that what is timed is not waiting for others. A
-rank that has one thread is timed by the time that its core works, which other ranks on that core do not add to; one on
-a device by events.
+Ranks meet before a transfer starts, before it ends and after it, so that waiting for others is not timed. A rank with
+one thread is timed by its thread's CPU time, which excludes other ranks on the core; a rank on a device by events.
 
-Only kernels are timed of ranks of stages, which do not come to the same tasks and meet nowhere, and of devices, whose
-transfers take what their memory and links do.
+Only kernels are timed for ranks of different pipeline stages, which do not have the same tasks and cannot meet, and for
+devices, whose transfers follow from their memory and links.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from planner.program.tasks import Compute, Receive, Send, Wait, WorkerProgram
 from topologies import TransferAmounts
 
 STABLE = 0.03
-"""Repeated measurements as close as this, of their median, are enough."""
+"""Relative spread of the measurements at which they count as stable."""
 
 FEWEST_ROUNDS, MOST_ROUNDS = 3, 100
 HALF = 0.5
@@ -36,7 +35,7 @@ HALF = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What a compute task does: its category, the dtype it computes in, floating-point operations and bytes touched."""
+    """The work of a compute task: its category, the dtype it computes in, flop, and bytes touched."""
 
     category: str
     dtype: str
@@ -46,7 +45,7 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """Seconds by the spelling of tasks, what parts of transfers move, kernels do, and how far apart rounds were."""
+    """Seconds of tasks by spelling, the amounts of transfers, the work of kernels, and the spread of rounds."""
 
     seconds: Mapping[str, float]
     moved: Mapping[str, tuple[str, TransferAmounts]]
@@ -56,7 +55,7 @@ class Timed:
 
 
 def timed(part: RankPrograms, bench: Bench, limit_s: float) -> Timed:
-    """Time a rank's tasks until the median of all together is stable or `limit_s` is over (collective)."""
+    """Time a rank's tasks until the median of their sum is stable or `limit_s` is over (collective)."""
     cluster = bench.ranks
     trainer = Trainer(part, cluster, bench.xp, bench.transport)
     trainer.load(DATA_SETS["random"](part.plan.graph, part.plan.seed), 0)
@@ -65,7 +64,7 @@ def timed(part: RankPrograms, bench: Bench, limit_s: float) -> Timed:
     names, moved = _named(program, transfers=together and not bench.is_device)
     rounds: list[list[float]] = []
     started = time.perf_counter()
-    _round(trainer, bench, together=together)  # memory and caches are first touched
+    _round(trainer, bench, together=together)  # warm-up: first touch of memory and caches
     while _goes_on(cluster, [sum(durations) for durations in rounds], time.perf_counter() - started, limit_s):
         rounds.append(_round(trainer, bench, together=together))
     medians = [statistics.median(column) for column in zip(*rounds, strict=True)]
@@ -78,7 +77,7 @@ def timed(part: RankPrograms, bench: Bench, limit_s: float) -> Timed:
 
 
 def spread_of(values: list[float]) -> float:
-    """Return how uncertain the median is: half the distance of the quartiles over the root of how many there are."""
+    """Return the relative uncertainty of the median: half the interquartile range over the root of their number."""
     if len(values) < 2:
         return 0.0
     low, _, high = statistics.quantiles(values, n=4, method="inclusive")
@@ -87,7 +86,7 @@ def spread_of(values: list[float]) -> float:
 
 
 def _goes_on(cluster: Cluster, totals: list[float], elapsed_s: float, limit_s: float) -> bool:
-    """Decide on all ranks alike whether another round is worth its time."""
+    """Decide, equally on all ranks, whether another round is worth its time."""
     enough = len(totals) >= FEWEST_ROUNDS and spread_of(totals) <= STABLE
     late = bool(totals) and elapsed_s * (1 + 1 / (1 + len(totals))) > limit_s
     wants = cluster.all_gather((enough or len(totals) >= MOST_ROUNDS, late))
@@ -95,7 +94,7 @@ def _goes_on(cluster: Cluster, totals: list[float], elapsed_s: float, limit_s: f
 
 
 def _named(program: WorkerProgram, *, transfers: bool) -> tuple[list[str], dict[str, tuple[str, TransferAmounts]]]:
-    """Spell every task that is timed; one that does nothing has no name, and parts of transfers if they are timed."""
+    """Return the spelling of every timed task, "" for others, and the amounts of transfers if they are timed."""
     moved: dict[str, tuple[str, TransferAmounts]] = {}
 
     def transfer(kind: str, amounts: TransferAmounts) -> str:
@@ -133,7 +132,7 @@ def _work(program: WorkerProgram, names: list[str]) -> dict[str, Work]:
 
 
 def _round(trainer: Trainer, bench: Bench, *, together: bool) -> list[float]:
-    """Run one step, in which ranks meet if they come to the same tasks; return the seconds of every task."""
+    """Run one step and return the seconds of every task. Ranks that have the same tasks meet."""
     moments: list[Any] = []
     waits: list[int] = []
 
@@ -149,7 +148,7 @@ def _round(trainer: Trainer, bench: Bench, *, together: bool) -> list[float]:
     looks: list[tuple[int, Action]] = []
     tasks = trainer.worker.program.tasks
     for position, task in enumerate(tasks):
-        begins = isinstance(task, Send | Wait)  # receiving starts right behind sending
+        begins = isinstance(task, Send | Wait)  # a receive starts right after the send
         follows = isinstance(task, Compute) and position > 0 and not isinstance(tasks[position - 1], Compute)
         if bench.ranks.size > 1 and together and (begins or follows):
             waits.append(len(looks))

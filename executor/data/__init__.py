@@ -1,4 +1,4 @@
-"""Data sets: what an iteration's inputs hold. Every worker makes just its region of the global batch."""
+"""Data sets: the inputs of an iteration. Every worker creates only its region of the global batch."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ __all__ = (
 )
 
 MakeDataSet = Callable[[Graph, int], DataSet]
-"""Makes a data set for a graph and a seed; DataError where the graph does not fit."""
+"""Makes a data set for a graph and a seed. Raises DataError if the graph does not fit."""
 
 DATA_SETS: dict[str, MakeDataSet] = {"random": Random, "digits": digit_images, "text": source_text}
-"""Data sets by name, users' own among them once `executor.extensions.data_set` registers them."""
+"""Data sets by name. `executor.extensions.data_set` adds users' own."""
 
 ARRAYS = (".npz", ".safetensors")
-"""What the name of a file of a user's own arrays ends in."""
+"""Suffixes of files with a user's own arrays."""
 
 
 def data_set(name: str, graph: Graph, seed: int, mixed: bool = True) -> DataSet:
-    """Return a data set by its name, or that of a user's file or folder of arrays; raises InputError, OSError.
+    """Return a data set by name, or that of a user's file or folder of arrays. Raises InputError or OSError.
 
-    Only a file's samples can be left in their order (`mixed` is false).
+    Only a file's samples can keep their order (`mixed` is false).
     """
     if name in DATA_SETS and not mixed:
-        raise DataError(f"data set {name}: expected a file, whose samples have an order to be left in, with --in-order")
+        raise DataError(f"data set {name}: --in-order needs a file, whose samples have an order")
     if name in DATA_SETS:
         data = DATA_SETS[name](graph, seed)
         if not isinstance(getattr(data, "identity", None), str):

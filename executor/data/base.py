@@ -1,4 +1,4 @@
-"""Data sets: what every one has, the order in which a finite one shows its samples, random ones, users' arrays."""
+"""Data sets: their interface, the order of samples, random samples, and users' arrays."""
 
 from __future__ import annotations
 
@@ -24,26 +24,26 @@ from planner.graph.ir import Graph, Init, Tensor
 Numbers = NDArray[np.int64]
 
 REMEMBERED_EPOCHS = 4
-"""A batch lies in few epochs that follow one another; earlier ones never return."""
+"""A batch lies in a few consecutive epochs; earlier ones are not needed again."""
 
 
 class DataSet(Protocol):
-    """Values for the graph's inputs, batch after batch; all that they depend on is in `identity`, seed and step."""
+    """Values of the graph's inputs, batch after batch. They depend only on `identity`, seed and step."""
 
     @property
     def identity(self) -> str:
-        """What a checkpoint knows the data set by: other data has another."""
+        """Identifies the data set in a checkpoint. Other data have another identity."""
 
     @property
     def steps_per_epoch(self) -> int:
-        """After how many steps every sample has been seen once, rounded up."""
+        """Number of steps in which every sample is seen once, rounded up."""
 
     @property
     def held_out(self) -> HeldOut | None:
-        """Samples that training never sees, in batches; None where there are none."""
+        """Samples that training never sees, in batches; None if there are none."""
 
     def fill(self, xp: ArrayModule, out: Array, tile: Tile, step: int) -> None:
-        """Write an input's tile into `out`, as it is at a step counted from 0."""
+        """Write an input's tile into `out`, for a step counted from 0."""
 
 
 class Samples(Protocol):
@@ -51,17 +51,18 @@ class Samples(Protocol):
 
     @property
     def count(self) -> int:
-        """How many there are."""
+        """Number of samples."""
 
     def write(self, xp: ArrayModule, out: Array, tile: Tile, chosen: Callable[[Numbers], Numbers]) -> None:
-        """Write an input's tile into `out`; `chosen` says which samples lie at given places of the batch."""
+        """Write an input's tile into `out`. `chosen` maps positions in the batch to samples."""
 
 
 @dataclass(frozen=True, slots=True)
 class HeldOut:
     """Samples that training never sees, in batches of a fixed order.
 
-    Those scored by right answers ("logits") fill the last batch up with the last sample; "loss" is of whole batches.
+    If the metric is "logits" (right answers), the last batch is padded with the last sample; "loss" uses only whole
+    batches.
     """
 
     samples: Samples
@@ -70,16 +71,16 @@ class HeldOut:
 
     @property
     def count(self) -> int:
-        """How many samples there are."""
+        """Number of samples."""
         return self.samples.count
 
     @property
     def steps_per_epoch(self) -> int:
-        """How many batches are scored."""
+        """Number of batches that are scored."""
         return self.count // self.batch if self.metric == "loss" else -(-self.count // self.batch)
 
     def real(self, step: int) -> int:
-        """Return how many samples of a batch do not just fill it up."""
+        """Return the number of samples in a batch, without padding."""
         return min(self.batch, self.count - step * self.batch)
 
     def fill(self, xp: ArrayModule, out: Array, tile: Tile, step: int) -> None:
@@ -89,9 +90,9 @@ class HeldOut:
 
 @dataclass(frozen=True, slots=True)
 class Shuffled:
-    """Samples in batches; if `mixed`, in an order that is new in every epoch and follows from name, seed and epoch.
+    """Samples in batches. If `mixed`, each epoch has a new order that follows from name, seed and epoch.
 
-    `digest` is of the samples, where not every copy of the project has the same.
+    `digest` identifies the samples, if they are not part of the project.
     """
 
     name: str
@@ -104,12 +105,12 @@ class Shuffled:
 
     @property
     def identity(self) -> str:
-        """What a checkpoint knows the data set by."""
+        """Identifies the data set in a checkpoint."""
         return f"{self.name} {self.digest}" if self.digest else self.name
 
     @property
     def steps_per_epoch(self) -> int:
-        """After how many steps every sample has been seen, rounded up."""
+        """Number of steps in which every sample is seen, rounded up."""
         return -(-self.samples.count // self.batch)
 
     def fill(self, xp: ArrayModule, out: Array, tile: Tile, step: int) -> None:
@@ -117,7 +118,7 @@ class Shuffled:
         self.samples.write(xp, out, tile, lambda places: self._chosen(places + step * self.batch))
 
     def _chosen(self, places: Numbers) -> Numbers:
-        """Return the samples at places in the endless sequence of epochs."""
+        """Return the samples at positions in the endless sequence of epochs."""
         epochs, within = np.divmod(places, self.samples.count)
         if not self.mixed:
             return within
@@ -129,19 +130,19 @@ class Shuffled:
 
 
 def permutation(number: np.uint64, count: int) -> Numbers:
-    """Return a permutation of `count` numbers that is a function of a stream alone."""
+    """Return a permutation of `count` numbers that depends only on the random stream."""
     order: Numbers = np.argsort(hashed(np.arange(count, dtype=np.uint64), number), kind="stable")
     return order
 
 
 @lru_cache(REMEMBERED_EPOCHS)
 def epoch_order(seed: int, name: str, epoch: int, count: int) -> Numbers:
-    """Return the order of the samples in an epoch of the data set of this name."""
+    """Return the order of the samples in an epoch of a data set."""
     return permutation(stream(seed, f"{name}/epoch", epoch), count)
 
 
 def data_tensors(graph: Graph) -> tuple[Tensor, ...]:
-    """Return the graph's tensors that a data set provides."""
+    """Return the tensors of a graph that a data set provides."""
     return tuple(t for t in graph.tensors.values() if t.init is not None and t.init.kind == "data")
 
 
@@ -150,7 +151,7 @@ UNIT_VARIANCE = math.sqrt(3.0)
 
 
 class Random:
-    """Images from the global hash, with variance 1, and labels below the number of classes; new ones every step."""
+    """Random images with variance 1 and labels below the number of classes, new in every step."""
 
     identity = "random"
     steps_per_epoch = 1
@@ -167,7 +168,7 @@ class Random:
 
 
 TRUTH_VALUES = 2
-"""Whole numbers of which nothing is known are 0 or 1."""
+"""Integer inputs without a known range are 0 or 1."""
 
 
 def _random_init(graph: Graph, tensor: Tensor) -> Init:
@@ -185,28 +186,28 @@ def _random_init(graph: Graph, tensor: Tensor) -> Init:
 HELD_OUT = "held_out_"
 
 DIGESTED_BYTES = 1 << 20
-"""So much of each file of a folder tells it from others."""
+"""Number of leading bytes of each file in a folder that its digest covers."""
 
 ROWS = "rows"
-"""What checkpoints know samples by that are shown as they stand."""
+"""Identity, in checkpoints, of samples in file order."""
 
 
 @dataclass(frozen=True, slots=True)
 class Arrays:
-    """Arrays [samples, rows, ...] by input; an input has so many rows for each sample of the batch.
+    """Arrays [samples, rows, ...] by input. An input may have several rows per sample of the batch.
 
-    Whole numbers [samples, rows] of an input of vectors are shown one-hot.
+    For an input of vectors, integers [samples, rows] are shown one-hot.
     """
 
     values: Mapping[str, NDArray[Any]]
 
     @property
     def count(self) -> int:
-        """How many samples there are."""
+        """Number of samples."""
         return len(next(iter(self.values.values())))
 
     def write(self, xp: ArrayModule, out: Array, tile: Tile, chosen: Callable[[Numbers], Numbers]) -> None:
-        """Write a tile of an input into its local array; see Samples."""
+        """Write an input's tile into its local array; see Samples."""
         values = self.values[tile.tensor.name]
         places, within = np.divmod(rows(tile), values.shape[1])
         samples = values[chosen(places), within]
@@ -220,7 +221,7 @@ class Arrays:
 
 
 def user_arrays(path: Path, graph: Graph, seed: int, mixed: bool = True) -> Shuffled:
-    """Return a file's samples; raises InputError, naming the file, where they do not fit the graph, and OSError."""
+    """Return the samples of a file. Raises InputError, naming the file, if they do not fit the graph, and OSError."""
     try:
         return _arrays(path, graph, seed, mixed)
     except DataError as error:
@@ -247,7 +248,7 @@ def _arrays(path: Path, graph: Graph, seed: int, mixed: bool) -> Shuffled:
 
 
 def _digest(path: Path) -> str:
-    """Return what only files of the same content have in common; of a folder's, the beginnings and sizes count."""
+    """Return a digest of a file's content. For a folder, it covers the sizes and the beginnings of its files."""
     if path.is_file():
         with path.open("rb") as file:
             return file_digest(file, "sha256").hexdigest()
@@ -259,7 +260,7 @@ def _digest(path: Path) -> str:
 
 
 def _read(path: Path) -> Mapping[str, NDArray[Any]]:
-    """Read all arrays of a file; nothing in it is executed."""
+    """Read all arrays of a file. Nothing in it is executed."""
     if path.suffix == ".npz":
         return dict(Npz(path))
     if path.is_dir():
@@ -284,12 +285,12 @@ def _samples(held: Mapping[str, NDArray[Any]], inputs: tuple[Tensor, ...], prefi
     arrays = {tensor.name: _fitting(held, tensor, prefix, batch) for tensor in inputs}
     counts = {name: len(array) for name, array in arrays.items()}
     if len(set(counts.values())) > 1 or 0 in counts.values():
-        raise DataError(f"expected as many samples of every input, found {counts}")
+        raise DataError(f"expected the same number of samples for every input, found {counts}")
     return Arrays(arrays)
 
 
 def _fitting(held: Mapping[str, NDArray[Any]], tensor: Tensor, prefix: str, batch: int) -> NDArray[Any]:
-    """Return an input's array as [samples, rows of one, ...]."""
+    """Return an input's array as [samples, rows per sample, ...]."""
     name = prefix + tensor.name
     if name not in held:
         raise DataError(f"expected an array {name}, found {', '.join(held) or 'none'}")
@@ -298,13 +299,13 @@ def _fitting(held: Mapping[str, NDArray[Any]], tensor: Tensor, prefix: str, batc
     if array.ndim < 1 or array.shape[1:] not in {(each, *rest), *([rest] if each == 1 else [])}:
         expected = ["samples", *([each] if each > 1 else []), *rest]
         raise DataError(f"{name}: expected shape [{', '.join(map(str, expected))}], found {list(array.shape)}")
-    # What is mapped is not read as a whole: each batch is checked by itself.
+    # A mapped array is not read as a whole; each batch is checked when it is read.
     _check_values(name, tensor, array[:1] if isinstance(array, np.memmap) else array)
     return array.reshape(len(array), each, *rest)
 
 
 def _check_values(name: str, tensor: Tensor, array: NDArray[Any]) -> None:
-    """Raise a DataError for values that an input cannot take."""
+    """Raise a DataError for values that an input cannot hold."""
     if tensor.dtype == "int32":
         check_numbers(name, tensor, array)
     elif array.dtype.kind not in "fiub" or not _is_finite_as(tensor.dtype, array):
@@ -312,7 +313,7 @@ def _check_values(name: str, tensor: Tensor, array: NDArray[Any]) -> None:
 
 
 def _is_finite_as(dtype: str, array: NDArray[Any]) -> bool:
-    """True if all numbers are finite once they are converted: the extremes are, which no number is beyond."""
+    """Return whether all numbers are finite after conversion. It suffices to check the extremes."""
     if not array.size:
         return True
     with np.errstate(over="ignore"):
@@ -320,7 +321,7 @@ def _is_finite_as(dtype: str, array: NDArray[Any]) -> bool:
 
 
 def check_numbers(name: str, tensor: Tensor, array: NDArray[Any]) -> None:
-    """Raise a DataError for what are no whole numbers of an input, such as labels that are no classes."""
+    """Raise a DataError for values that are no valid integers of an input, such as labels beyond the classes."""
     init, every = tensor.init or Init("data"), np.iinfo(np.int32)
     least, below = (0, init.below) if init.below else (every.min, every.max + 1)
     if array.dtype.kind not in "iu":

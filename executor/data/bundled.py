@@ -1,4 +1,4 @@
-"""Handwritten digits, as every classifier of images or of flat pixels can take them."""
+"""Bundled data sets: handwritten digits for image classifiers, and source text for language models."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from planner.layout import Runs
 DIGIT_SIDE = 8
 DIGIT_CLASSES = 10
 HELD_OUT = 360
-"""Held-out images of 1797: a fifth."""
+"""Number of held-out images, a fifth of 1797."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Images:
 
     @property
     def count(self) -> int:
-        """How many images there are."""
+        """Number of images."""
         return len(self.labels)
 
     def write(self, xp: ArrayModule, out: Array, tile: Tile, chosen: Callable[[Numbers], Numbers]) -> None:
@@ -59,9 +59,9 @@ class Images:
 def load_digits(seed: int) -> tuple[Images, Images]:
     """Return training and held-out images of handwritten digits (1797 of 8 x 8, 10 classes), split by the seed.
 
-    Pixels are standardised with the training images' mean and deviation.
+    Pixels are standardised by the mean and deviation of the training images.
     """
-    bunch = import_module("sklearn.datasets").load_digits()  # takes a second; only when asked for
+    bunch = import_module("sklearn.datasets").load_digits()  # slow import: takes a second
     order = permutation(stream(seed, "digits/split"), len(bunch.target))
     kept, held = order[HELD_OUT:], order[:HELD_OUT]
     mean, deviation = bunch.images[kept].mean(), bunch.images[kept].std()
@@ -71,10 +71,10 @@ def load_digits(seed: int) -> tuple[Images, Images]:
 
 
 def digit_images(graph: Graph, seed: int) -> Shuffled:
-    """Return handwritten digits for a graph with one images input and one labels input; a fifth is held out.
+    """Return handwritten digits for a graph with one image input and one label input. A fifth is held out.
 
-    Images [N, C, H, W] are repeated to the largest multiple of 8 that fits, centred, the same in every channel;
-    images [N, W] are the 64 pixels tiled to the width. Raises DataError where the graph does not fit.
+    Images [N, C, H, W] are enlarged to the largest multiple of 8 that fits and centred, the same in every channel;
+    images [N, W] are the 64 pixels, repeated up to the width. Raises DataError if the graph does not fit.
     """
     samples = _fitting_images(graph).shape[0]
     training, held_out = load_digits(seed)
@@ -82,7 +82,7 @@ def digit_images(graph: Graph, seed: int) -> Shuffled:
 
 
 def _sources(runs: Runs, extent: int) -> NDArray[np.int64]:
-    """Return which pixel of a digit each row (column) of an image shows; the frame shows the background, pixel 8."""
+    """Return the digit pixel that each row (column) of an image shows; 8, the background, in the frame."""
     repeat = extent // DIGIT_SIDE
     before = (extent - repeat * DIGIT_SIDE) // 2
     shown = (indices(runs) - before) // repeat
@@ -90,7 +90,7 @@ def _sources(runs: Runs, extent: int) -> NDArray[np.int64]:
 
 
 def _fitting_images(graph: Graph) -> Tensor:
-    """Return the images input, a micro-batch's, once it and the labels are known to fit."""
+    """Return the image input (of a micro-batch). Raises DataError if the inputs do not fit."""
     inputs = data_tensors(graph)
     labels = [tensor for tensor in inputs if tensor.dtype == "int32"]
     images = [tensor for tensor in inputs if tensor.dtype != "int32"]
@@ -114,24 +114,24 @@ def _fitting_images(graph: Graph) -> Tensor:
 
 
 CHARACTERS = 128
-"""ASCII; anything else is read as a question mark."""
+"""ASCII. Other characters are read as question marks."""
 
 LEFT_OUT = frozenset({"test", "tests", "idlelib", "lib2to3", "site-packages", "dist-packages", "__pycache__"})
-"""Folders that not every installation has, or that hold other people's packages."""
+"""Folders that not every installation has, or that hold other packages."""
 
 HELD_OUT_PART = 10
-"""One character of so many is held out, by whole files."""
+"""One in this many characters is held out, in whole files."""
 
 HELD_OUT_CHARACTERS = 1 << 16
-"""So many of them, evenly spaced, are predicted in an evaluation."""
+"""Number of held-out characters, evenly spaced, that an evaluation predicts."""
 
 Codes = NDArray[np.uint8]
 
 
 def source_text(graph: Graph, seed: int) -> Shuffled:
-    """Return windows of the standard library's source for a graph with tokens, or vectors at every timestep.
+    """Return windows of the standard library's source, for a graph with tokens or with vectors at every timestep.
 
-    Whole files are held out, a tenth of all characters. Raises DataError where the graph does not fit.
+    Whole files with a tenth of all characters are held out. Raises DataError if the graph does not fit.
     """
     shown, labels, length = _fitting(graph)
     files = source_files(Path(sysconfig.get_path("stdlib")))
@@ -155,9 +155,9 @@ def source_text(graph: Graph, seed: int) -> Shuffled:
 
 
 def _arrays(codes: Codes, shown: list[Tensor], labels: list[Tensor]) -> Arrays:
-    """Return windows [count, length + 1] as inputs: what is predicted of each character is the next.
+    """Return windows [count, length + 1] as inputs. The label of each character is the next one.
 
-    Tokens are [n, length] and labels as many; or there is an input of each for every timestep.
+    Tokens are [n, length] with as many labels, or there is one input of each per timestep.
     """
     if len(shown) == 1 and shown[0].dtype == "int32":
         after = codes[:, 1:].reshape(len(codes), -1, *labels[0].shape[1:])
@@ -170,26 +170,29 @@ def _arrays(codes: Codes, shown: list[Tensor], labels: list[Tensor]) -> Arrays:
 
 @lru_cache(1)
 def source_files(folder: Path) -> tuple[Codes, ...]:
-    """Return the characters of every file of Python below a folder, in the order of their names."""
+    """Return the characters of every Python file in a folder, ordered by path."""
     paths = (path for path in folder.rglob("*.py") if LEFT_OUT.isdisjoint(path.relative_to(folder).parts))
     contents = (np.frombuffer(path.read_bytes(), np.uint8) for path in sorted(paths))
     return tuple(np.where(codes < CHARACTERS, codes, ord("?")).astype(np.uint8) for codes in contents if len(codes))
 
 
 def windows(codes: Codes, length: int) -> Codes:
-    """Return windows that lie side by side, each with the character after it, too: [count, length + 1]."""
+    """Return adjacent windows, each with the character after it: [count, length + 1]."""
     return sliding_window_view(codes, length + 1)[::length]
 
 
 def _spaced(count: int, length: int, batch: int) -> Numbers:
-    """Return which windows are evaluated: evenly spaced, and as many as fill batches."""
+    """Return the windows that are evaluated: evenly spaced, in whole batches."""
     wanted = max(batch, HELD_OUT_CHARACTERS // length // batch * batch)
     spaced: Numbers = np.arange(wanted) * count // wanted
     return spaced
 
 
 def _fitting(graph: Graph) -> tuple[list[Tensor], list[Tensor], int]:
-    """Return the inputs that show windows, those that are labels, and how many characters a window has."""
+    """Return the inputs that show windows, the labels, and the characters per window.
+
+    Raises DataError if they do not fit.
+    """
     inputs = data_tensors(graph)
     labels = [t for t in inputs if t.dtype == "int32" and (len(t.shape) == 1 or t.name == graph.metrics.get("labels"))]
     shown = [tensor for tensor in inputs if tensor not in labels]
@@ -210,14 +213,14 @@ def _fitting(graph: Graph) -> tuple[list[Tensor], list[Tensor], int]:
 
 
 def _tokens(shown: list[Tensor], labels: list[Tensor]) -> int:
-    """Return how many tokens a window has; 0 where the inputs are others."""
+    """Return the number of tokens per window; 0 if the inputs are not tokens."""
     if len(shown) != 1 or len(labels) != 1 or shown[0].dtype != "int32" or len(shown[0].shape) != 2:
         return 0
     return shown[0].shape[1] if prod(labels[0].shape) == prod(shown[0].shape) else 0
 
 
 def _timesteps(shown: list[Tensor], labels: list[Tensor]) -> int:
-    """Return at how many timesteps there are vectors and labels; 0 where the inputs are others."""
+    """Return the number of timesteps with vectors and labels; 0 if the inputs are different."""
     shapes = {tensor.shape for tensor in shown if tensor.dtype != "int32" and len(tensor.shape) == 2}
     samples = {shape[:1] for shape in shapes} | {tensor.shape for tensor in labels}
     return len(labels) if len(shown) == len(labels) and len(shapes) == len(samples) == 1 else 0

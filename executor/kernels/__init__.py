@@ -1,4 +1,4 @@
-"""Kernels: one function per operator of the catalog, the same code for NumPy and CuPy arrays."""
+"""Kernels: one function for each operator of the catalog, with the same code for NumPy and CuPy arrays."""
 
 from executor.kernels import (
     attention,
@@ -36,13 +36,13 @@ KERNELS: dict[str, Kernel] = KernelTable(
         **language.KERNELS,
     }
 )
-"""The kernel of every operator, by the operator's name; `executor.torch` adds those that call PyTorch's operators."""
+"""The kernel of every operator, by name. `executor.torch` adds kernels that call PyTorch's operators."""
 
 NATIVE = shape.MOVING | selection.CHOOSING | selection.SUMMING | {"cast"}
 NATIVE |= {op for op, kernel in KERNELS.items() if isinstance(kernel, Blocked | DerivedKernel | Gelu)}
-"""Operators whose kernels take 16-bit operands as they are."""
+"""Operators whose kernels take 16-bit operands directly."""
 
 LIBRARIES = {"arrays": KernelSet("array module", KERNELS, ADDING, NATIVE)}
-"""Sets of kernels by name: those on NumPy's and CuPy's arrays; `executor.torch` adds PyTorch's."""
+"""Sets of kernels by name. "arrays" works on NumPy's and CuPy's arrays; `executor.torch` adds PyTorch's."""
 
 __all__ = ["ADDING", "KERNELS", "LIBRARIES", "NATIVE", "Array", "Kernel", "KernelCall", "KernelSet", "run"]

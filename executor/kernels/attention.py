@@ -1,4 +1,4 @@
-"""Attention in blocks of query rows, so that no more of its matrix exists at a time than a few rows."""
+"""Attention in blocks of query rows, so only a few rows of its matrix exist at a time."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from executor.kernels.call import Array, Kernel, KernelCall
 from executor.kernels.elementwise import spread
 
 BLOCK_SCORES, DEVICE_BLOCK_SCORES = 1 << 20, 1 << 26
-"""Scores of a block of rows, of all heads and samples, on a host and on a GPU; a block has at least one row."""
+"""Scores in a block of rows, over all heads and samples, on a host and on a GPU. A block has at least one row."""
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What a call computes of attention: heads are taken apart into groups and the heads of a group."""
+    """The part of attention that a call computes. Heads are split into groups and the heads of a group."""
 
     call: KernelCall
     query: Array
@@ -25,7 +25,7 @@ class Part:
 
     @classmethod
     def of(cls, call: KernelCall, query: Array, key: Array, *biases: Array) -> Part:
-        """Return a call's part, given its operands [b, h, q, c] and [b, g, k, c], and its bias if it has one."""
+        """Return the part, given operands [b, h, q, c] and [b, g, k, c], and optionally a bias."""
         bias = None
         if biases:
             bias = spread(biases[0], call.integers("dims"), 4)
@@ -33,7 +33,7 @@ class Part:
         return cls(call, apart(call, query), key[:, :, None], bias)
 
     def blocks(self) -> Iterator[tuple[slice, slice]]:
-        """Cut the query rows; beside each block the keys to which any of its rows attends."""
+        """Yield blocks of query rows, each with the keys that any of its rows attends to."""
         length, keys = self.query.shape[3], self.key.shape[3]
         row_scores = max(1, self.query[:, :, :, 0, 0].size * keys)
         limit = BLOCK_SCORES if self.call.xp is np else DEVICE_BLOCK_SCORES
@@ -48,7 +48,7 @@ class Part:
         return min(keys, max(0, self.call.ranges["q"][0] + stop - self.call.ranges["k"][0]))
 
     def scores(self, rows: slice, keys: slice) -> Array:
-        """Return the scores [b, g, r, q, k] of a block of rows with keys; -inf where causal attention is blind."""
+        """Return the scores [b, g, r, q, k] of a block of rows; -inf for keys that causal attention hides."""
         xp, call = self.call.xp, self.call
         factors = self.query[..., rows, :] * call.number("scale"), self.key[..., keys, :].swapaxes(-1, -2)
         scores = xp.matmul(*factors)
@@ -62,7 +62,7 @@ class Part:
 
 
 def apart(call: KernelCall, array: Array) -> Array:
-    """View an array of heads [b, h, ...] as one [b, g, r, ...] of groups and the heads of a group."""
+    """Return a view of an array of heads [b, h, ...] as [b, g, r, ...]: groups, and the heads of a group."""
     batch, _, *rest = array.shape
     return array.reshape(batch, call.length("g"), call.length("r"), *rest)
 
@@ -72,13 +72,13 @@ def _along(bias: Array, dim: int, part: slice) -> slice:
 
 
 def attention(call: KernelCall) -> None:
-    """Values weighted by the softmax of scores; and the logarithm of the sum of every query's exponentials."""
+    """Compute values weighted by the softmax of scores, and the log-sum-exp of each query's scores."""
     xp, (query, key, value, *biases) = call.xp, call.inputs
     part = Part.of(call, query, key, *biases)
     for rows, keys in part.blocks():
         weights = part.scores(rows, keys)
         maximum = weights.max(axis=-1, keepdims=True)
-        xp.copyto(maximum, 0, where=maximum == -xp.inf)  # of a query that sees no key
+        xp.copyto(maximum, 0, where=maximum == -xp.inf)  # a query without keys
         weights -= maximum
         xp.exp(weights, out=weights)
         sums = weights.sum(axis=-1, keepdims=True)
@@ -91,7 +91,7 @@ def attention(call: KernelCall) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Backward:
-    """What backward kernels make again of a block of rows: probabilities, and the gradient of scores."""
+    """What backward kernels recompute for a block of rows: probabilities, and the gradient of scores."""
 
     part: Part
     grad: Array
@@ -101,13 +101,13 @@ class Backward:
 
     @classmethod
     def of(cls, call: KernelCall) -> Backward:
-        """Return what a call's operands make up."""
+        """Return it for the operands of a call."""
         grad, query, key, value, *biases, total, inner = call.inputs
         grad, total, inner = (apart(call, array) for array in (grad, total, inner))
         return cls(Part.of(call, query, key, *biases), grad, value[:, :, None], inner[..., None], total[..., None])
 
     def block(self, rows: slice, keys: slice) -> tuple[Array, Array]:
-        """Return the probabilities and the gradient of scores, [b, g, r, q, k]."""
+        """Return the probabilities and the gradient of scores, both [b, g, r, q, k]."""
         xp, probabilities = self.part.call.xp, self.part.scores(rows, keys)
         probabilities -= self.total[..., rows, :]
         xp.exp(probabilities, out=probabilities)
@@ -118,7 +118,7 @@ class Backward:
 
 
 def backward_query(call: KernelCall) -> None:
-    """Gradient of the queries."""
+    """Compute the gradient of the queries."""
     backward, (out,) = Backward.of(call), call.outputs
     columns = slice(*call.ranges["e"])
     for rows, keys in backward.part.blocks():
@@ -128,7 +128,7 @@ def backward_query(call: KernelCall) -> None:
 
 
 def backward_keys(call: KernelCall) -> None:
-    """Gradients of keys and of values, summed over the queries."""
+    """Compute the gradients of keys and values, summed over the queries."""
     backward, (of_key, of_value) = Backward.of(call), call.outputs
     of_key[...] = of_value[...] = 0
     for rows, keys in backward.part.blocks():
@@ -139,7 +139,7 @@ def backward_keys(call: KernelCall) -> None:
 
 
 def backward_bias(call: KernelCall) -> None:
-    """Gradient of the bias: that of the scores, summed over the dimensions that the bias has not."""
+    """Compute the gradient of the bias: that of the scores, summed over the dimensions that the bias lacks."""
     backward, (out,), dims = Backward.of(call), call.outputs, call.integers("dims")
     out[...] = 0
     view = out.transpose(sorted(range(len(dims)), key=dims.__getitem__))

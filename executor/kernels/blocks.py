@@ -1,4 +1,4 @@
-"""Element-wise work in blocks, whose temporaries stay in the cache of a host, and are small on a GPU."""
+"""Element-wise work in blocks, whose temporaries fit in a host's cache and bound a GPU's memory."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import numpy as np
 from executor.kernels.call import Array, Kernel, KernelCall, run
 
 BLOCK_ELEMENTS, DEVICE_BLOCK_ELEMENTS = 1 << 19, 1 << 24
-"""Elements of a block, of which an array has two at least: on a host it lies in cache, on a GPU memory is bounded."""
+"""Elements of a block, on a host and on a GPU. An array is only split if it has more than two blocks."""
 
 
 def blocks(xp: ModuleType, *arrays: Array) -> Iterator[tuple[Array, ...]]:
-    """Cut arrays that broadcast to the shape of the first, all at the same places."""
+    """Yield corresponding blocks of arrays that broadcast to the shape of the first."""
     first, most = arrays[0], BLOCK_ELEMENTS if xp is np else DEVICE_BLOCK_ELEMENTS
     if not first.ndim:
-        yield tuple(array.reshape(1) for array in arrays)  # of scalars functions return numbers, not arrays
+        yield tuple(array.reshape(1) for array in arrays)  # functions of 0-d arrays return numbers, not arrays
     elif first.size <= 2 * most:
         yield arrays
     elif all(array.shape == first.shape and array.flags.c_contiguous for array in arrays if array.ndim):
@@ -30,7 +30,7 @@ def blocks(xp: ModuleType, *arrays: Array) -> Iterator[tuple[Array, ...]]:
 
 
 def _of_rows(xp: ModuleType, arrays: tuple[Array, ...]) -> Iterator[tuple[Array, ...]]:
-    """Cut along the first dimension, and each of its slices further where that is too large."""
+    """Split along the first dimension, and split each slice further if it is too large."""
     first = arrays[0]
     rows = max(1, (BLOCK_ELEMENTS if xp is np else DEVICE_BLOCK_ELEMENTS) * len(first) // first.size)
     for start in range(0, len(first), rows):
@@ -40,7 +40,7 @@ def _of_rows(xp: ModuleType, arrays: tuple[Array, ...]) -> Iterator[tuple[Array,
 
 
 def _row(array: Array, taken: slice | int, rank: int) -> Array:
-    """Take a slice of the first of `rank` dimensions of an array that may lack it, or repeat along it."""
+    """Return a slice of the first of `rank` dimensions. The array may lack that dimension or repeat along it."""
     if array.ndim < rank:
         return array
     if array.shape[0] == 1:
@@ -50,7 +50,7 @@ def _row(array: Array, taken: slice | int, rank: int) -> Array:
 
 @dataclass(frozen=True, slots=True)
 class Blocked:
-    """An element-wise kernel that works block by block: outputs and operands have one shape, or are numbers.
+    """An element-wise kernel that works block by block. Outputs and operands have one shape, or are scalars.
 
     Operands of 16 bits are widened block by block.
     """
@@ -65,7 +65,7 @@ class Blocked:
 
 
 def by_images(kernel: Kernel) -> Kernel:
-    """Return a kernel of images, independent of each other, that takes as many at a time as make a block."""
+    """Return a kernel that processes independent images in blocks."""
 
     def parted(call: KernelCall) -> None:
         arrays = (*call.inputs, *call.outputs)
@@ -84,6 +84,9 @@ def by_images(kernel: Kernel) -> Kernel:
 
 
 def add_up(xp: ModuleType, values: Array, total: Array) -> None:
-    """Add the sums of a block over all dimensions in which `total` has extent 1, in an order that its shape decides."""
+    """Add the sums of a block over all dimensions in which `total` has extent 1.
+
+    The order depends only on its shape.
+    """
     axes = tuple([axis for axis, extent in enumerate(total.shape) if extent == 1])
     total += xp.add.reduce(np.ascontiguousarray(values) if xp is np else values, axis=axes, keepdims=True)

@@ -1,4 +1,4 @@
-"""What a kernel is given: local arrays, attributes, and where in the whole tensors they lie."""
+"""The arguments of a kernel: local arrays, attributes, and their position in the whole tensors."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ P = ParamSpec("P")
 
 
 class OutputError(TypeError):
-    """A kernel does not write into an output: it replaces the array, or leaves elements as they were."""
+    """A kernel does not write an output: it replaces the array, or leaves elements unwritten."""
 
 
 class Outputs(tuple[Array, ...]):
-    """The arrays that a kernel writes into; they cannot be replaced by others."""
+    """The arrays that a kernel writes. They cannot be replaced."""
 
     __slots__ = ()
 
@@ -36,15 +36,14 @@ class Outputs(tuple[Array, ...]):
 
 @dataclass(frozen=True, slots=True)
 class KernelCall:
-    """One run of an operator on local arrays; every element of `outputs` must be written.
+    """One run of an operator on local arrays. The kernel must write every element of `outputs`.
 
-    `attributes` are the node's, with `extents` completed: the extent of every index variable in the whole tensors.
-    `ranges` gives the half-open range of every index variable that this run covers, in global indices; of a variable
-    that the operator only reads through plain indices, only the length means anything, because the local arrays are
-    concatenations of the worker's runs. `origins` gives, per input and dimension, the global index of the local
-    array's first element. A windowed dimension of an input holds the hull of what the ranges read, clipped to the
-    tensor: what is missing at either end is padding. `faults`, [1] on a GPU, is set where data break a rule, and read
-    after the step.
+    `attributes` are those of the node, with `extents` completed: the extent of every index variable in the whole
+    tensors. `ranges` has the half-open range of every index variable that this run covers, in global indices. For a
+    variable that the operator only uses in plain indices, only the length is meaningful, because local arrays are
+    concatenations of the worker's runs. `origins` has the global index of the first element of each input, by
+    dimension. A windowed dimension of an input holds the hull of what the ranges read, clipped to the tensor; what is
+    missing at either end is padding. `faults`, [1] on a GPU, is set if data break a rule, and read after the step.
     """
 
     xp: ModuleType
@@ -57,44 +56,44 @@ class KernelCall:
     _known: dict[object, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        """Guard the outputs against assignment."""
+        """Protect the outputs against assignment."""
         object.__setattr__(self, "outputs", Outputs(self.outputs))
 
     def on(self, inputs: tuple[Array, ...], outputs: tuple[Array, ...]) -> KernelCall:
-        """Return the call on other arrays, such as parts of its own."""
+        """Return the call with other arrays, such as parts of its own."""
         return replace(self, inputs=inputs, outputs=outputs)
 
     def once(self, function: Callable[Concatenate[KernelCall, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Return what a function of the call returned when it was first asked for: nothing that changes."""
+        """Return the result of a function of the call, computed on first use. It must not change between runs."""
         key = function, *args
         if key not in self._known:
             self._known[key] = function(self, *args, **kwargs)
         return cast(T, self._known[key])
 
     def integer(self, name: str) -> int:
-        """Attribute `name` as an integer."""
+        """Return an attribute as an integer."""
         return int(cast(SupportsInt, self.attributes[name]))
 
     def number(self, name: str, default: float | None = None) -> float:
-        """Attribute `name` as a Python number, which takes on the dtype of the array that it meets."""
+        """Return an attribute as a Python number, which adopts the dtype of an array that it is combined with."""
         value = self.attributes[name] if default is None else self.attributes.get(name, default)
         return value if type(value) is int else float(cast(SupportsFloat, value))
 
     def flag(self, name: str) -> bool:
-        """Attribute `name` as a truth value, false where the node does not give it."""
+        """Return an attribute as a boolean; False if it is not set."""
         return bool(self.attributes.get(name, False))
 
     def integers(self, name: str) -> tuple[int, ...]:
-        """Attribute `name` as a tuple of integers."""
+        """Return an attribute as a tuple of integers."""
         return tuple(int(entry) for entry in cast("tuple[SupportsInt, ...]", self.attributes[name]))
 
     def pair(self, name: str) -> tuple[int, int]:
-        """Attribute `name` as two integers: along y, along x."""
+        """Return an attribute as two integers: along y, along x."""
         along_y, along_x = self.integers(name)
         return along_y, along_x
 
     def length(self, variable: str) -> int:
-        """How many values of `variable` this run covers."""
+        """Return how many values of `variable` this run covers."""
         start, stop = self.ranges[variable]
         return stop - start
 
@@ -102,22 +101,22 @@ class KernelCall:
 Action = Callable[[], None]
 Kernel = Callable[[KernelCall], None]
 
-NARROW = frozenset(map(np.dtype, (np.float16, ml_dtypes.bfloat16)))  # a dtype's name takes longer to make
+NARROW = frozenset(map(np.dtype, (np.float16, ml_dtypes.bfloat16)))  # comparing names of dtypes is slower
 PRODUCTS = ("mm", "bmm", "einsum")
 
 
 def named(*kernels: Kernel) -> dict[str, Kernel]:
-    """Return kernels that are called as their operators by the names of these."""
+    """Return kernels by their function names, which are those of their operators."""
     return {kernel.__name__: kernel for kernel in kernels}
 
 
 def run(kernel: Kernel, call: KernelCall) -> None:
-    """Run a kernel; of 16-bit operands it is given copies in single precision, and what it computes is rounded once."""
+    """Run a kernel. 16-bit operands are converted to single precision, and results are rounded once."""
     bind(kernel, call)()
 
 
 def bind(kernel: Kernel, call: KernelCall) -> Callable[[], None]:
-    """Return the action that `run` is, with what depends on dtypes decided."""
+    """Return the action of `run`, with everything that depends on dtypes decided."""
     narrow = any(_is_narrow(array) for array in (*call.inputs, *call.outputs))
     return partial(_widened, kernel, call) if narrow else partial(kernel, call)
 
@@ -134,20 +133,19 @@ def _widened(kernel: Kernel, call: KernelCall) -> None:
 
 
 MakeProduct = Callable[[Array, Array], Callable[[], None] | None]
-"""Makes the action that multiplies matrices of float32 in another format; None where there is none for them."""
+"""Makes the action that multiplies float32 matrices in another format; None if the format does not support them."""
 
 
 @dataclass(frozen=True, slots=True)
 class KernelSet:
-    """Kernels by operator; `adding` are those that can add to what the output holds.
+    """Kernels by operator. `adding` has those that can add to the content of the output.
 
-    Operators of `native` have kernels that take 16-bit operands as they are, and round once themselves. `library` says
-    whose the kernels are. Of two calls of the same operands, one behind the other, `at_once` has functions, by their
-    operators, that write the results of both. Of neighbouring calls of one operator on a GPU `several` has functions
-    that return one action for all of them, or None. `obstacle` says why arrays of a module cannot be
-    computed with. `products` are of formats that no tensor of a graph has, by name. `capture` returns an action
-    that launches at once what another queues on a device, without running that. Of the device's memory the library
-    holds so many `held_bytes` for temporaries, and gives back by `release` what it holds unused.
+    Kernels of `native` operators take 16-bit operands directly and round once themselves. `library` names the source of
+    the kernels. `at_once` has functions that compute two consecutive calls with the same operands, by their operators.
+    `several` has functions that return one action for consecutive calls of an operator on a GPU, or None. `obstacle`
+    says why arrays of a module are not supported. `products` are products in formats that no tensor has, by name.
+    `capture` records the work that an action queues on a device and returns an action that launches it at once. The
+    library reserves `held_bytes` of the device's memory for temporaries; `release` frees the unused part.
     """
 
     library: str
@@ -163,13 +161,13 @@ class KernelSet:
     release: Callable[[], None] = lambda: None
 
     def bind(self, op: str, call: KernelCall, adds: bool = False) -> Callable[[], None]:
-        """Return the action that runs an operator's kernel on a call; `adds` adds to what the outputs hold."""
+        """Return the action that runs an operator's kernel on a call. With `adds`, it adds to the outputs."""
         kernel = self.adding[op] if adds else self.kernels[op]
         return partial(kernel, call) if op in self.native or _is_half_product(op, call) else bind(kernel, call)
 
 
 def _is_half_product(op: str, call: KernelCall) -> bool:
-    """True for products of float16 on a GPU: CuPy's cuBLAS adds them up in single precision and rounds once."""
+    """Return whether this is a float16 product on a GPU, which cuBLAS sums in single precision and rounds once."""
     halves = all(array.dtype == np.float16 for array in (*call.inputs, *call.outputs))
     return op in PRODUCTS and call.xp is not np and halves
 
@@ -179,9 +177,9 @@ def _is_narrow(array: Array) -> bool:
 
 
 def kept_where(xp: ModuleType, mask: Array, values: Array, out: Array | None = None) -> Array:
-    """Return values where the mask is true, elsewhere +0.
+    """Return the values where the mask is true, +0 elsewhere.
 
-    By bits, because a selection with random masks is ten times slower on a CPU and a product would keep NaN.
+    This works on bits: a selection with random masks is ten times slower on a CPU, and a product would keep NaN.
     """
     bits = f"i{values.dtype.itemsize}"
     chosen = mask.astype(bits)

@@ -1,8 +1,8 @@
-"""Convolution (NCHW, OIHW) and its two gradients as matrix products, one per group of channels.
+"""Convolution (NCHW, OIHW) and its two gradients as matrix products, one for each group of channels.
 
-Where windows follow each other row by row, the taps of one row of a window are stacked, each a shift along x: rows of
-the stack then serve every row of taps, so a few large products need little copying. Otherwise, and where images are
-small, the windows are copied out first. Batches are cut into parts whose copies stay in the cache.
+If windows follow each other row by row, the taps of one row of a window are stacked, each a shift along x. Rows of the
+stack then serve every row of taps, so a few large products need little copying. Otherwise, and for small images, the
+windows are copied first. Batches are split into parts whose copies fit in the cache.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from planner.program.workspace import (
 from topologies.schema import HOST_WORKSPACE_BYTES, WORKSPACE_BYTES
 
 Steps = tuple[tuple[int, int], tuple[int, int]]
-"""Stride and dilation, each along y and along x."""
+"""Stride and dilation, each along y and x."""
 
 
 def convolution(call: KernelCall) -> None:
-    """result[n, co, y, x] = sum of image[n, ci, y*s+dy-p, x*s+dx-p] * weight[co, ci, dy, dx]."""
+    """Compute result[n, co, y, x] = sum of image[n, ci, y*s+dy-p, x*s+dx-p] * weight[co, ci, dy, dx]."""
     along_y, along_x = windows(call)
     rows, columns = along_y.reads(call.ranges["y"]), along_x.reads(call.ranges["x"])
     image = Framed(call, 0, (rows, columns), 0)
@@ -37,7 +37,7 @@ def convolution(call: KernelCall) -> None:
 
 
 def convolution_backward_input(call: KernelCall) -> None:
-    """Gradient of the image: every window's gradient goes back to the elements that the window read."""
+    """Compute the gradient of the image: each window's gradient is added to the elements that it read."""
     along_y, along_x = windows(call)
     weight, (out,) = call.inputs[1], call.outputs
     rows, columns = call.ranges["y"], call.ranges["x"]
@@ -61,7 +61,7 @@ def convolution_backward_input(call: KernelCall) -> None:
 
 
 def convolution_backward_weight(call: KernelCall) -> None:
-    """Gradient of the weight: every tap's products of gradient and image, summed over images and windows."""
+    """Compute the gradient of the weight: gradient times image at each tap, summed over images and windows."""
     along_y, along_x = windows(call)
     rows, columns = along_y.reads(call.ranges["y"]), along_x.reads(call.ranges["x"])
     image = Framed(call, 1, (rows, columns), 0)
@@ -76,7 +76,7 @@ def convolution_backward_weight(call: KernelCall) -> None:
 
 
 def correlate(xp: ModuleType, image: Framed | Array, weight: Array, steps: Steps, out: Array) -> None:
-    """Convolve an image that already has its padding; `image` has exactly the rows that the windows read."""
+    """Convolve an image that includes its padding. `image` has exactly the rows that the windows read."""
     each = correlation_elements(image.shape, weight.shape, out.shape, steps[0])
     parts = _parts(xp, out, weight, each)
     if by_rows(out.shape, steps[0]):
@@ -88,13 +88,13 @@ def correlate(xp: ModuleType, image: Framed | Array, weight: Array, steps: Steps
 
 
 def _parts(xp: ModuleType, batch: Array, weight: Array, elements_each: int) -> list[slice]:
-    """Cut a batch into parts by the rule of workspace."""
+    """Split a batch into parts by the workspace rule."""
     limit = part_bytes(HOST_WORKSPACE_BYTES if xp is np else WORKSPACE_BYTES, weight.size * weight.itemsize)
     return batches(len(batch), elements_each * batch.itemsize, limit)
 
 
 def sliding(xp: ModuleType, image: Array, windows: tuple[tuple[int, ...], Steps]) -> Array:
-    """View a padded image as [n, ci, dy, dx, y, x]; `windows` is (the weight's shape, the steps)."""
+    """Return a view of a padded image as [n, ci, dy, dx, y, x]. `windows` is (shape of the weight, steps)."""
     (*_, taps_y, taps_x), ((stride_y, stride_x), (apart_y, apart_x)) = windows
     batch, channels, height, width = image.shape
     *outer, row, column = image.strides
@@ -107,9 +107,9 @@ def sliding(xp: ModuleType, image: Array, windows: tuple[tuple[int, ...], Steps]
 
 
 def _stacked(xp: ModuleType, image: Array, taps: int, steps: Steps, columns: int) -> Array:
-    """Stack what the taps of one row of a window read, as [n, dx ci, rows columns]; windows have `columns` columns.
+    """Stack what the taps of one row of a window read: [n, dx ci, rows columns], with `columns` window columns.
 
-    A row of taps that lies d rows further on reads the same stack, d * columns further on.
+    A row of taps that is d rows further down reads the same stack, shifted by d * columns.
     """
     (_, stride), (_, apart) = steps
     batch, channels, height, width = image.shape
@@ -125,7 +125,10 @@ def _stacked(xp: ModuleType, image: Array, taps: int, steps: Steps, columns: int
 def _correlate_by_rows(
     xp: ModuleType, images: tuple[Framed | Array, list[slice]], weight: Array, steps: Steps, out: Array
 ) -> None:
-    """One product per row of taps with the stacked shifts; `images` is (the padded image, the parts of the batch)."""
+    """Compute one product for each row of taps, with the stacked shifts.
+
+    `images` is (padded image, parts of the batch).
+    """
     image, parts = images
     filters, _, taps_y, taps_x = weight.shape
     rows, columns = out.shape[2:]
@@ -143,7 +146,7 @@ def _correlate_by_rows(
 
 
 def _correlate_by_image(xp: ModuleType, views: Array, weight: Array, out: Array) -> None:
-    """Copy the windows out per image and multiply per image."""
+    """Copy the windows and multiply, image by image."""
     batch, filters, area = out.shape[0], out.shape[1], out[0, 0].size
     columns = views.reshape(batch, -1, area)
     matrix = weight.reshape(filters, -1)
@@ -154,7 +157,7 @@ def _correlate_by_image(xp: ModuleType, views: Array, weight: Array, out: Array)
 
 
 def _correlate_at_once(xp: ModuleType, views: Array, weight: Array, out: Array) -> None:
-    """Copy the windows out for all images together and multiply once."""
+    """Copy the windows of all images and multiply once."""
     batch, filters, height, width = out.shape
     columns = views.transpose(1, 2, 3, 0, 4, 5).reshape(-1, batch * height * width)
     product = xp.matmul(weight.reshape(filters, -1), columns).reshape(filters, batch, height, width)
@@ -162,7 +165,10 @@ def _correlate_at_once(xp: ModuleType, views: Array, weight: Array, out: Array) 
 
 
 def _weight_by_rows(xp: ModuleType, grad: Array, image: Array, windows: tuple[tuple[int, ...], Steps]) -> Array:
-    """One product per row of taps and image with the stacked shifts; `windows` is (the weight's shape, the steps)."""
+    """Compute one product for each row of taps and image, with the stacked shifts.
+
+    `windows` is (shape of the weight, steps).
+    """
     (filters, channels, taps_y, taps_x), steps = windows
     batch, _, rows, columns = grad.shape
     area, apart = rows * columns, steps[1][0] * columns
@@ -175,7 +181,7 @@ def _weight_by_rows(xp: ModuleType, grad: Array, image: Array, windows: tuple[tu
 
 
 def _weight_by_columns(xp: ModuleType, grad: Array, image: Array, windows: tuple[tuple[int, ...], Steps]) -> Array:
-    """Copy the windows out and multiply once; `windows` is (the weight's shape, the steps)."""
+    """Copy the windows and multiply once. `windows` is (shape of the weight, steps)."""
     shape, _ = windows
     filters, channels, taps_y, taps_x = shape
     views = sliding(xp, image, windows)
@@ -185,7 +191,7 @@ def _weight_by_columns(xp: ModuleType, grad: Array, image: Array, windows: tuple
 
 
 def im2col(call: KernelCall) -> None:
-    """Copy every window out."""
+    """Copy every window."""
     along_y, along_x = windows(call)
     rows, columns = along_y.reads(call.ranges["y"]), along_x.reads(call.ranges["x"])
     image, (out,) = Framed(call, 0, (rows, columns), 0)[:], call.outputs
@@ -194,7 +200,7 @@ def im2col(call: KernelCall) -> None:
 
 
 def col2im(call: KernelCall) -> None:
-    """Add every window's elements to where they were read."""
+    """Add the elements of every window to the positions they were read from."""
     (taken,), (out,) = call.inputs, call.outputs
     along_y, along_x = windows(call)
     have_rows, have_columns = local_ranges(call, 0)
@@ -207,7 +213,7 @@ def col2im(call: KernelCall) -> None:
 
 
 def _by_groups(kernel: Kernel, dims: tuple[int, int, int]) -> Kernel:
-    """Return a kernel that works group by group; `dims` are the dimensions of operands and result made of groups."""
+    """Return a kernel that works group by group. `dims` are the dimensions of operands and result that hold groups."""
 
     def grouped(call: KernelCall) -> None:
         if call.attributes.get("groups", 1) == 1:

@@ -1,8 +1,8 @@
-"""Kernels derived from descriptions that read operands at plain indices, and sum over variables.
+"""Kernels derived from descriptions that read operands at plain indices and sum over variables.
 
-What depends on all index variables is computed block by block; what depends on some, once for all blocks; what depends
-on none, in double precision. Within a block operands are read before an output is written, so outputs may be the same
-memory as operands. Operands of 16 bits are widened block by block.
+Values that depend on all index variables are computed block by block; those that depend on some, once for all blocks;
+those that depend on none, in double precision. Within a block, operands are read before an output is written, so
+outputs may share memory with operands. Operands of 16 bits are widened block by block.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tdl.expr import Call, Constant, Coordinate, Element, Expr, Reduce
 
 @dataclass(frozen=True, slots=True)
 class DerivedKernel:
-    """The kernel of an operator's description; `settings` are attributes that may change from run to run."""
+    """The kernel of an operator's description. `settings` are attributes that may change between runs."""
 
     operator: tdl.Operator
     settings: tuple[str, ...] = ()
@@ -48,7 +48,7 @@ class DerivedKernel:
 
 
 class KernelTable(dict[str, Kernel]):
-    """Kernels by operator; a described operator without one has the kernel that is derived from its description."""
+    """Kernels by operator. A described operator without one gets the kernel derived from its description."""
 
     def __contains__(self, op: object) -> bool:
         return super().__contains__(op) or type(tdl.catalog.get(str(op))) is tdl.Operator
@@ -58,7 +58,7 @@ class KernelTable(dict[str, Kernel]):
 
 
 def with_settings(operator: tdl.Operator) -> DerivedKernel:
-    """Return the kernel of a weight update, whose attributes are operands of rank 0."""
+    """Return the kernel of a weight update, whose attributes become operands of rank 0."""
     names, count = tuple(operator.attributes), len(operator.operands)
 
     def description(*operands: tdl.Operand) -> Any:
@@ -72,12 +72,12 @@ def with_settings(operator: tdl.Operator) -> DerivedKernel:
 
 
 OUT = -1
-"""Where a list of values has the memory of a single output."""
+"""Index, in a list of values, of the memory of the output."""
 
 
 @dataclass(slots=True)
 class FormulaStep:
-    """A function of values; its result may be written where value number `room` was, which no later step needs."""
+    """A function of earlier values. Its result may overwrite value number `room`, which no later step needs."""
 
     number: int
     name: str
@@ -87,10 +87,11 @@ class FormulaStep:
 
 
 class BoundFormula:
-    """A description on a call's arrays, each viewed so that it broadcasts over `axes`, all index variables.
+    """A description bound to the arrays of a call, each viewed so that it broadcasts over `axes`, all index variables.
 
-    `scalar` steps depend on no variable, `small` ones on some, `block` ones on all, `late` ones on sums. Of a block
-    are `given` the values that these steps do not compute; outputs at `places` are written then, others at the end.
+    `scalar` steps depend on no variable, `small` ones on some, `block` ones on all, and `late` ones on sums. A block is
+    `given` the values that these steps do not compute. It writes the outputs at `places`; others are written at the
+    end.
     """
 
     def __init__(self, call: KernelCall, description: tdl.Description, settings: tuple[str, ...]) -> None:
@@ -114,7 +115,7 @@ class BoundFormula:
         self.small = self._steps(lambda value: bool(value.space) and value.space != full and not value.is_late)
         self.block = self._steps(lambda value: bool(full) and value.space == full and not value.is_late)
         met = {*self.roots, *(n for step in (*self.small, *self.block, *self.late) for n in step.arguments)}
-        self.met = met & {*self.numbers} if self.xp is not np else set()  # a host's numbers are Python's
+        self.met = met & {*self.numbers} if self.xp is not np else set()  # on a host, numbers are Python's
         nodes = ((n, self.values[n].node) for n in self.numbers)
         self.read = {n: node.operand for n, node in nodes if isinstance(node, Element)}
         cast = {number for number, leaf in enumerate(self.leaves) if self._is_cast(leaf)}
@@ -124,7 +125,7 @@ class BoundFormula:
         self._find_blocks()
 
     def _find_blocks(self) -> None:
-        """Find what blocks are given and write; `full` has their shape, without memory if no array has it."""
+        """Find what blocks are given and what they write. `full` has their shape, without memory if no array has it."""
         used = [argument for step in self.block for argument in step.arguments]
         used += [*self.sums.values(), *(self.roots[place] for place in self.places)]
         computed = {step.number for step in self.block}
@@ -144,13 +145,13 @@ class BoundFormula:
         ]
 
     def _is_of_bits(self) -> bool:
-        """True for functions of bits alone, whose results have room where the operands and numbers have."""
+        """Return whether there are only bitwise functions, whose results fit if operands and numbers do."""
         functions = {value.node.function[:7] for value in self.values if isinstance(value.node, Call)}
         numbers = [value.node.value for value in self.values if isinstance(value.node, Constant)]
         return functions == {"bitwise"} and all(abs(float(number)) < BEYOND for number in numbers)
 
     def _leaf(self, node: Expr) -> Any:
-        """Return what a value is in every run; None of what is computed, and of an operand of rank 0."""
+        """Return a value that is the same in every run; None for computed values and operands of rank 0."""
         match node:
             case Constant(value):
                 return value if isinstance(value, int | float) else float(value)
@@ -164,7 +165,7 @@ class BoundFormula:
         return None
 
     def _view(self, array: Array, names: Axes) -> Array:
-        """View an array whose dimensions are these variables over all axes; along others it has extent 1."""
+        """View an array with the given variables over all axes, with extent 1 along the others."""
         if names == self.axes:
             return array
         order = sorted(range(len(names)), key=lambda dim: self.axes.index(names[dim]))
@@ -173,7 +174,7 @@ class BoundFormula:
         )
 
     def _find_rooms(self, temporary: set[int]) -> int | None:
-        """Let steps write where a temporary value was, and the last into an output; return which output."""
+        """Let steps overwrite temporary values, and the last step an output; return which output."""
         dtypes, last = self._dtypes(), {number: step for step in self.block for number in step.arguments}
         final, is_only = self.block[-1] if self.block else None, len(self.roots) == 1
         is_safe = not self.is_whole and (is_only or {*self.roots}.isdisjoint(self.given))
@@ -192,7 +193,7 @@ class BoundFormula:
         return place
 
     def _dtypes(self) -> list[Any]:
-        """Return the dtype of each value that a block has, found with arrays of no elements."""
+        """Return the dtype of each value in a block, determined with empty arrays."""
         values = [self._widened(np.empty(0, x.dtype)) if hasattr(x, "dtype") else x for x in self.leaves]
         for number in self.numbers:
             values[number] = 1.0 if values[number] is None else values[number]
@@ -203,7 +204,7 @@ class BoundFormula:
         return [getattr(value, "dtype", None) for value in values[:OUT]]
 
     def action(self) -> Action:
-        """Return the action of the run: a single function of whole arrays, where the description is one."""
+        """Return the action of a run. If the description is a single function of whole arrays, it is that function."""
         leaves, others = self.leaves, (self.cast, self.cast_once, self.scalar, self.small, self.late, self.is_whole)
         root = self.roots[0]
         if len(self.roots) == 1 and isinstance(self.values[root].node, Element) and leaves[root] is not None:
@@ -215,7 +216,7 @@ class BoundFormula:
         return self._run_quietly if any(isinstance(self.values[n].node, Call) for n in chosen) else self._run
 
     def _run_quietly(self) -> None:
-        """Run without warnings of what is computed, but not chosen."""
+        """Run without warnings about values that are computed but not selected."""
         with np.errstate(all="ignore"):
             self._run()
 
@@ -266,12 +267,12 @@ class BoundFormula:
             values[number] = total
 
     def _shape(self, number: int) -> tuple[int, ...]:
-        """Return the shape of a sum, which has extent 1 along what is summed."""
+        """Return the shape of a sum, with extent 1 along summed variables."""
         space = self.values[number].space
         return tuple(n if name in space else 1 for name, n in zip(self.axes, self.full.shape, strict=True))
 
     def _write_block(self, outs: Iterable[Array], block: list[Any]) -> None:
-        """Write outputs that no step has written; an operand may be the memory of another output."""
+        """Write the outputs that no step has written. An operand may share the memory of another output."""
         roots = [self.roots[place] for place in self.places]
         results = [block[root].copy() if len(roots) > 1 and root in self.given else block[root] for root in roots]
         for place, out, result in zip(self.places, outs, results, strict=True):
@@ -279,12 +280,12 @@ class BoundFormula:
                 self._write(out, result)
 
     def _write(self, out: Array, result: Any) -> None:
-        self.xp.copyto(out, result, casting="unsafe")  # functions may make fractions of whole numbers
+        self.xp.copyto(out, result, casting="unsafe")  # functions of integers may return floats
         if self.is_whole and getattr(result, "dtype", out.dtype).kind == "i":
             require_room(self.call, result != out)
 
     def _is_cast(self, value: Any) -> bool:
-        """True for an array that is computed with in another dtype."""
+        """Return whether an array is converted to another dtype for the computation."""
         dtype = getattr(value, "dtype", None)
         return dtype in NARROW or (self.is_whole and dtype is not None and dtype.kind == "i")
 
@@ -300,7 +301,7 @@ class BoundFormula:
         return value.item() if self.xp is np else value
 
     def _met(self, number: Any) -> Any:
-        """Return a number as it meets arrays, whose dtype those of Python take on."""
+        """Return a number in the form in which it is combined with arrays. Python numbers adopt the arrays' dtype."""
         is_wide = not isinstance(number, bool | int | float) and number.dtype.kind == "f"
         return number.astype(self.wide) if is_wide else number
 
@@ -310,10 +311,10 @@ def _is_choice(node: Expr) -> bool:
 
 
 UPDATES = ("sgd", "sgd_momentum", "adam", "adamw", "rmsprop", "adagrad")
-"""Weight updates, whose attributes may change from step to step."""
+"""Weight updates, whose attributes may change between steps."""
 
 KERNELS: dict[str, Kernel] = {
     **{name: DerivedKernel(tdl.catalog[name]) for name in BUILT_IN},
     **{name: with_settings(tdl.catalog[name]) for name in UPDATES},
 }
-"""Kernels of the catalog's operators; of those whose descriptions read otherwise there are others."""
+"""Kernels of the catalog's operators. Those with other descriptions have kernels in other modules."""

@@ -1,4 +1,4 @@
-"""Sigmoid and conversion, and what kernels share: views of operands that are spread, and checks of whole numbers."""
+"""Sigmoid and conversion, and helpers that kernels share: views of spread operands, and checks of integers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from executor.kernels.call import Array, Kernel, KernelCall
 from planner.errors import DataError
 
 BEYOND = 2.0**31
-"""From which on 32 bits have no room for whole numbers."""
+"""The least integer that does not fit in 32 bits."""
 
 BEYOND_32_BITS = (
     "integers beyond 32 bits, which a graph cannot hold: compute with them in double precision, as "
@@ -21,13 +21,13 @@ BEYOND_32_BITS = (
 
 
 def copy_whole(call: KernelCall, out: Array, exact: Array) -> None:
-    """Write 64-bit integers to a 32-bit output; DataError if one does not fit."""
+    """Write 64-bit integers to a 32-bit output. Raises DataError if one does not fit."""
     call.xp.copyto(out, exact, casting="unsafe")
     require_room(call, exact != out)
 
 
 def require_room(call: KernelCall, is_beyond: Array) -> None:
-    """Raise DataError if any integer of a call is beyond 32 bits; on a GPU note it in `faults`, without waiting."""
+    """Raise a DataError if an integer of a call does not fit in 32 bits. A GPU records it in `faults` instead."""
     if call.faults is not None:
         call.xp.logical_or(call.faults, is_beyond.any(), out=call.faults)
     elif bool(is_beyond.any()):
@@ -35,7 +35,7 @@ def require_room(call: KernelCall, is_beyond: Array) -> None:
 
 
 def spread(array: Array, dims: tuple[int, ...], rank: int) -> Array:
-    """View `array` as one of `rank` dimensions: its dimension j becomes dimension dims[j], the others have extent 1."""
+    """Return a view of `array` with `rank` dimensions: its dimension j becomes dims[j], the others have extent 1."""
     order = sorted(range(len(dims)), key=lambda j: dims[j])
     shape = [1] * rank
     for extent, dim in zip(array.shape, dims, strict=True):
@@ -44,7 +44,7 @@ def spread(array: Array, dims: tuple[int, ...], rank: int) -> Array:
 
 
 def sigmoid(call: KernelCall) -> None:
-    """Compute 1 / (1 + exp(-x)) as exactly where it is small as where it is not, unlike by tanh."""
+    """Compute 1 / (1 + exp(-x)). Unlike the form with tanh, it is as exact for small results as for large ones."""
     xp, (x,), (out,) = call.xp, call.inputs, call.outputs
     xp.negative(x, out=out)
     with np.errstate(over="ignore"):
@@ -54,7 +54,7 @@ def sigmoid(call: KernelCall) -> None:
 
 
 def add_n(call: KernelCall) -> None:
-    """Sum of all operands from the first to the last, as gradients of micro-batches are added; derived is a tree."""
+    """Sum all operands from first to last, as micro-batches' gradients are added. A derived kernel sums a tree."""
     *firsts, last = call.inputs
     if firsts:
         call.xp.add(reduce(add, firsts), last, out=call.outputs[0])
@@ -63,7 +63,7 @@ def add_n(call: KernelCall) -> None:
 
 
 def cast(call: KernelCall) -> None:
-    """Convert to the dtype of the output; to whole numbers towards zero, to truth values what is not zero."""
+    """Convert to the dtype of the output: to integers towards zero, to booleans by "is not zero"."""
     xp, (x,), (out,) = call.xp, call.inputs, call.outputs
     if out.dtype.kind == "i" and x.dtype.kind == "f":
         require_room(call, xp.isfinite(x) & (xp.abs(x) >= BEYOND))

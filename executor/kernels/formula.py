@@ -1,4 +1,4 @@
-"""Formulas: the values that a description computes, each once, in an order in which each is made of earlier ones."""
+"""Formulas: the distinct values that a description computes, in an order in which each depends on earlier ones."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Axes = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True)
 class FormulaValue:
-    """An expression, its arguments' numbers, and the variables it depends on; it `is_late` if computed from a sum."""
+    """An expression, the numbers of its arguments, and its variables. It `is_late` if it depends on a sum."""
 
     node: Expr
     arguments: tuple[int, ...]
@@ -24,15 +24,15 @@ class FormulaValue:
 
 @dataclass(frozen=True, slots=True)
 class Formula:
-    """Values by number; `numbers` has those of values that are there, by what they are computed from."""
+    """Values by number. `numbers` maps what each value is computed from to its number."""
 
     values: list[FormulaValue] = field(default_factory=list)
     numbers: dict[Hashable, int] = field(default_factory=dict)
 
     def number(self, node: Expr) -> int:
-        """Return the number of a value, one for all that are equal; TDLError for one of which no kernel is derived."""
+        """Return the number of a value; equal values have the same. Raises TDLError if no kernel can be derived."""
         node = _simplified(node)
-        largest_first = sorted(node.children, key=lambda child: -sum(1 for _ in walk(child)))  # holds fewest values
+        largest_first = sorted(node.children, key=lambda child: -sum(1 for _ in walk(child)))  # fewest values alive
         numbers = {id(child): self.number(child) for child in largest_first}
         arguments = tuple(numbers[id(child)] for child in node.children)
         space = frozenset[str]().union(*(self.values[argument].space for argument in arguments))
@@ -58,11 +58,11 @@ class Formula:
 
 
 ROOTS = {2: "square", 0.5: "sqrt", -0.5: "rsqrt", -1: "reciprocal"}
-"""Functions that are powers, by the exponent."""
+"""Functions that are powers, by exponent."""
 
 
 def _simplified(node: Expr) -> Expr:
-    """Return a value as a function of the array module that takes less time."""
+    """Return an equal expression with a faster function of the array module, if there is one."""
     match node:
         case Call("power", (x, Constant(exponent))) if float(exponent) in ROOTS:
             return Call(ROOTS[float(exponent)], (x,))
@@ -72,7 +72,7 @@ def _simplified(node: Expr) -> Expr:
 
 
 def variables_of(index: Sequence[Index]) -> Axes:
-    """Return the variables that an operand is read at; TDLError for an index of others than distinct variables."""
+    """Return the variables at which an operand is read. Raises TDLError unless they are distinct variables."""
     names = tuple(name for part in index if part.is_plain for name in part.variables)
     if len({*names}) != len(index):
         raise tdl.TDLError(f"[{', '.join(map(str, index))}] is no index of distinct variables")

@@ -1,4 +1,4 @@
-"""Functions of descriptions in an array module; `out`, if any, may be the memory of an operand."""
+"""Functions of descriptions in an array module. `out` may share memory with an operand."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Function = Callable[..., Any]
 
 
 def function_of(xp: ModuleType, name: str) -> Function:
-    """Return a function of `tdl.functions.FUNCTIONS`, or of the array module, of operands and `out`."""
+    """Return a function of `tdl.functions.FUNCTIONS`, or of the array module. It takes operands and `out`."""
     if name in COMPOSED:
         return partial(COMPOSED[name], xp)
     function: Function = getattr(xp, FUNCTIONS[name].numpy.__name__ if name in FUNCTIONS else name)
@@ -31,23 +31,23 @@ def special(xp: ModuleType) -> Any:
 
 
 def sign(xp: ModuleType, x: Array, out: Array | None = None) -> Array:
-    """1, -1 or 0, which is also that of what is no number."""
+    """Return 1, -1 or 0; 0 also for NaN."""
     return xp.subtract(x > 0, x < 0, out=out, dtype=getattr(x, "dtype", "float64"))
 
 
 def sigmoid(xp: ModuleType, x: Array, out: Array | None = None) -> Array:
-    """1 / (1 + exp(-x)), in which nothing overflows; its error is of one, not of the result."""
+    """Return 1 / (1 + exp(-x)) without overflow. The error is relative to 1, not to the result."""
     result = xp.tanh(xp.multiply(x, 0.5, out=out), out=out)
     return xp.multiply(xp.add(result, 1, out=out), 0.5, out=out)
 
 
 def maximum(xp: ModuleType, a: Array, b: Array | float, out: Array | None = None) -> Array:
-    """Greater of two; than a number by a clip, of which NumPy does several at a time."""
+    """Return the maximum. For a number, use clip, which NumPy vectorizes."""
     return xp.clip(a, b, math.inf, out=out) if _is_bound(a, b) else xp.maximum(a, b, out=out)
 
 
 def minimum(xp: ModuleType, a: Array, b: Array | float, out: Array | None = None) -> Array:
-    """Lesser of two, likewise."""
+    """Return the minimum, likewise."""
     return xp.clip(a, -math.inf, b, out=out) if _is_bound(a, b) else xp.minimum(a, b, out=out)
 
 
@@ -56,7 +56,7 @@ def _is_bound(a: Array, b: Array | float) -> bool:
 
 
 def where(xp: ModuleType, condition: Array, a: Array | float, b: Array | float, out: Array | None = None) -> Array:
-    """Choose elements, on a host by their bits: with random masks a selection takes ten times as long."""
+    """Select elements, on a host by their bits: with random masks, a selection takes ten times as long."""
     is_mask = not isinstance(condition, bool | float) and condition.ndim > 0
     if is_mask and _is_zero(b) and _has_bits(a, out):
         return kept_where(xp, condition, a, out)
@@ -84,12 +84,14 @@ def _written(xp: ModuleType, values: Array, out: Array | None) -> Array:
 
 
 def random_bits(xp: ModuleType, *counters: Array | int, out: Array | None = None) -> Array:
-    """Random bits as `tdl.functions.random_bits` has them; what few variables determine is hashed once for all others.
+    """Return random bits as `tdl.functions.random_bits` does.
 
-    Each counter in turn is added to a state, which then passes the finalizer of MurmurHash3; overflow is meant.
+    What depends on few variables is hashed once for all others.
+
+    Each counter in turn is added to a state, which then passes the finalizer of MurmurHash3. Overflow is intended.
     """
     state = xp.zeros((), "uint32")
-    with np.errstate(over="ignore"):  # of numbers
+    with np.errstate(over="ignore"):  # 0-d arrays warn
         for counter in counters:
             state = state + (xp.asarray(counter).astype("int64").astype("uint32") + xp.uint32(0x9E3779B9))
             for shift, factor in ((16, 0x85EBCA6B), (13, 0xC2B2AE35)):
@@ -101,7 +103,7 @@ def random_bits(xp: ModuleType, *counters: Array | int, out: Array | None = None
 
 
 MANY = 1 << 10
-"""Elements from which on work on bits takes less time than NumPy's selection."""
+"""Number of elements from which working on bits is faster than NumPy's selection."""
 
 
 def _is_number(x: Array | float) -> bool:
@@ -128,4 +130,4 @@ COMPOSED: dict[str, Function] = {
     "sign": sign,
     "where": where,
 }
-"""Functions that no function of the array module is, or none as fast."""
+"""Functions that the array module lacks, or that are faster here."""

@@ -13,21 +13,21 @@ from executor.kernels.call import NARROW, Array, Kernel, KernelCall
 from executor.kernels.derived import DerivedKernel
 
 ARGUMENT = tuple(
-    np.array(figure, np.float32)  # not Python's numbers, which NumPy takes a quarter of a microsecond to convert
+    np.array(figure, np.float32)  # converting Python numbers takes NumPy a quarter of a microsecond each
     for figure in (0.019599186077283497, 1.0871487873923817, -90.41952476223209, 9.048416720042429, 230.70691514154484)
 )
-"""Figures a to e, of u = x^2, in 2 Phi(x) = 1 + tanh(x * (a u + b + c / ((u + d)^2 + e))).
+"""Coefficients a to e, with u = x^2, of 2 Phi(x) = 1 + tanh(x * (a u + b + c / ((u + d)^2 + e))).
 
-The error of half of this, before rounding, is below 3.8e-7, as it is and times |x|. Fitted to atanh(2 Phi(x) - 1) / x
-up to |x| = 6, beyond which either side is 1 in single precision; a polynomial that is as near takes more passes over
-the cache.
+The error of half of this, before rounding, is below 3.8e-7, both absolute and times |x|. Fitted to atanh(2 Phi(x) - 1)
+/ x up to |x| = 6, beyond which both sides are 1 in single precision. A polynomial of the same accuracy needs more
+passes over the cache.
 """
 
 DENSITY = math.log(2 / math.sqrt(2 * math.pi))
 
 
 def gelu(call: KernelCall) -> None:
-    """X times the normal distribution function."""
+    """Compute x times the normal distribution function."""
     (x,), (out,) = call.inputs, call.outputs
     twice = _twice_less_one(x, x * x, _room(out, x))
     twice += 1
@@ -36,7 +36,7 @@ def gelu(call: KernelCall) -> None:
 
 
 def gelu_backward(call: KernelCall) -> None:
-    """Gradient of gelu."""
+    """Compute the gradient of gelu."""
     (grad, x), (out,) = call.inputs, call.outputs
     np.multiply(_twice_slope(x, _room(out, grad, x)), grad, out=out)
     out *= 0.5
@@ -44,25 +44,25 @@ def gelu_backward(call: KernelCall) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Gelu:
-    """A kernel of single precision on a host, where SciPy's erf takes many times as long as tanh; else the derived."""
+    """A kernel for single precision on a host, where SciPy's erf is far slower than tanh; else the derived one."""
 
     single: Blocked
     derived: DerivedKernel
 
     def __call__(self, call: KernelCall) -> None:
-        """Run the kernel that there is for the call."""
+        """Run the kernel that fits the call."""
         x, is_exact = call.inputs[-1], call.attributes.get("approximate", "none") == "none"
         is_single = call.xp is np and x.ndim > 0 and x.dtype in (np.float32, *NARROW)
         (self.single if is_exact and is_single else self.derived)(call)
 
 
 def _room(out: Array, *operands: Array) -> Array:
-    """Return the memory of a result that is not an operand's, too, else other memory: less of the cache is taken."""
+    """Return `out` as scratch memory, or new memory if it shares memory with an operand. Reuse saves cache."""
     return np.empty_like(out) if any(np.may_share_memory(out, operand) for operand in operands) else out
 
 
 def _twice_less_one(x: Array, squares: Array, room: Array) -> Array:
-    """Return 2 Phi(x) - 1 of numbers in single precision, written into `room`; `squares`, theirs, are overwritten."""
+    """Return 2 Phi(x) - 1 in single precision, written to `room`. `squares` (x * x) is overwritten."""
     a, b, c, d, e = ARGUMENT
     np.add(squares, d, out=room)
     np.square(room, out=room)

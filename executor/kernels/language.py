@@ -1,4 +1,4 @@
-"""Rotary positions, and tokens on their way to experts and back."""
+"""Rotary embeddings, and tokens on their way to experts and back."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from executor.kernels.segment_sums import segment_sums
 
 
 def rotary(call: KernelCall) -> None:
-    """Turn pairs of elements by their angles."""
+    """Rotate pairs of elements by their angles."""
     (x, cos, sin), xp, half = call.inputs, call.xp, call.integer("half")
     columns = xp.arange(*call.ranges["j"])
     low = columns < half
@@ -19,12 +19,12 @@ def rotary(call: KernelCall) -> None:
 
 
 def expert_slots(call: KernelCall) -> None:
-    """Number the places that choices get, of experts that have `capacity` of them."""
+    """Number the slots that choices get, with `capacity` slots per expert."""
     (indices,), xp, capacity = call.inputs, call.xp, call.integer("capacity")
     chosen = indices.reshape(len(indices), -1)
     sample = xp.arange(len(indices))[:, None]
     order = xp.argsort(chosen, axis=1, kind="stable")
-    ordered = (xp.take_along_axis(chosen, order, axis=1) + (sample << 32)).reshape(-1)  # ascends over all samples
+    ordered = (xp.take_along_axis(chosen, order, axis=1) + (sample << 32)).reshape(-1)  # ascending over all samples
     place = xp.empty_like(chosen)
     places = xp.arange(ordered.size) - xp.searchsorted(ordered, ordered)
     place[sample, order] = places.reshape(chosen.shape).astype(place.dtype)
@@ -34,7 +34,7 @@ def expert_slots(call: KernelCall) -> None:
 
 
 def _local(call: KernelCall) -> tuple[Array, Array]:
-    """Which slots are among this run's places, and their numbers among these of all samples."""
+    """Return which slots lie in this run's range, and their numbers in that range, over all samples."""
     slots, capacity = call.inputs[1], call.integer("capacity")
     (first_expert, last_expert), (first_place, last_place) = call.ranges["e"], call.ranges["c"]
     expert, place = slots // capacity, slots % capacity
@@ -46,7 +46,7 @@ def _local(call: KernelCall) -> tuple[Array, Array]:
 
 
 def dispatch(call: KernelCall) -> None:
-    """Sum the tokens of every place."""
+    """Sum the tokens of every slot."""
     (x, _), (out,) = call.inputs, call.outputs
     inside, numbers = _local(call)
     sums = call.xp.empty((out.size // max(1, out.shape[-1]), out.shape[-1]), out.dtype)
@@ -55,7 +55,7 @@ def dispatch(call: KernelCall) -> None:
 
 
 def collect(call: KernelCall) -> None:
-    """Fetch every token from its place."""
+    """Fetch every token from its slot."""
     (x, _), (out,) = call.inputs, call.outputs
     inside, numbers = _local(call)
     tokens = x.reshape(-1, x.shape[-1])[numbers]

@@ -1,4 +1,4 @@
-"""Losses of labels, whose scores are fetched, not selected; a run sums its part and divides by the whole `count`."""
+"""Losses of labels. Scores are gathered by label; each run sums its part and divides by the whole `count`."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from executor.kernels.call import Array, Kernel, KernelCall, named
 
 
 def dim_of(call: KernelCall, rank: int) -> int:
-    """Return the number of the dimension along which rows of an array run."""
+    """Return the dimension of an array along which the classes run."""
     return call.integer("dim") % rank if "dim" in call.attributes else rank - 1
 
 
 def _chosen(call: KernelCall, scores: Array, labels: Array) -> tuple[Array, Array]:
-    """Where labels are among this run's classes, and the scores of the labels (anything where they are not)."""
+    """Return which labels are among this run's classes, and the scores of the labels (arbitrary for the others)."""
     (start, stop), dim = call.ranges["c"], dim_of(call, scores.ndim)
     inside = (labels >= start) & (labels < stop)
     places = call.xp.expand_dims((labels - start) * inside, dim)
@@ -19,33 +19,33 @@ def _chosen(call: KernelCall, scores: Array, labels: Array) -> tuple[Array, Arra
 
 
 def _hit(call: KernelCall, labels: Array) -> Array:
-    """True for this run's classes that are the labels."""
+    """Return True where a class of this run is the label."""
     dim = dim_of(call, labels.ndim + 1)
     classes = call.xp.arange(*call.ranges["c"]).reshape(-1, *(1,) * (labels.ndim - dim))
     return call.xp.expand_dims(labels, dim) == classes
 
 
 def _mean(call: KernelCall, losses: Array) -> None:
-    """Write the sum of losses over `count`."""
+    """Write the sum of losses divided by `count`."""
     (out,) = call.outputs
     call.xp.sum(losses, out=out)
     call.xp.divide(out, call.number("count"), out=out)
 
 
 def nll_loss(call: KernelCall) -> None:
-    """Minus the labels' log-probabilities."""
+    """Compute minus the log-probabilities of the labels."""
     inside, chosen = _chosen(call, *call.inputs)
     _mean(call, call.xp.where(inside, -chosen, 0))
 
 
 def nll_loss_backward(call: KernelCall) -> None:
-    """Minus the gradient over `count` at the labels, else zero."""
+    """Compute minus the gradient over `count` at the labels, zero elsewhere."""
     grad, labels = call.inputs
     call.xp.multiply(_hit(call, labels), -grad / call.number("count"), out=call.outputs[0])
 
 
 def cross_entropy(call: KernelCall) -> None:
-    """Negative log-likelihood of the labels that are among this run's classes."""
+    """Compute the negative log-likelihood of the labels among this run's classes."""
     x, maximum, total, labels = call.inputs
     inside, chosen = _chosen(call, x, labels)
     losses = call.xp.log(total) + maximum - chosen

@@ -1,4 +1,4 @@
-"""Matrix products and Einstein sums, all by the array module's matmul."""
+"""Matrix products and Einstein sums, all computed with the array module's matmul."""
 
 from __future__ import annotations
 
@@ -12,15 +12,16 @@ from executor.kernels.call import Array, Kernel, KernelCall
 from executor.kernels.elementwise import copy_whole
 
 ADDED_ELEMENTS = 1 << 18
-"""Elements of a product that is added to what is there, at a time: they are added while they are in the cache."""
+"""Elements of a product that are added to the output at a time, while they are in the cache."""
 
 
 FEW_ROWS, MANY_COLUMNS = 64, 16
-"""Up to so many rows, and from so many times as many columns on, a product with a transposed matrix is turned round."""
+"""A product with a transposed matrix is computed transposed if it has at most FEW_ROWS rows, and MANY_COLUMNS times as
+many columns."""
 
 
 def mm(call: KernelCall, *, adds: bool = False) -> None:
-    """Matrix product of two matrices, either one transposed; `adds` adds it to what the output holds."""
+    """Compute the product of two matrices, each optionally transposed. With `adds`, add it to the output."""
     a, b = call.inputs
     a = a.T if call.flag("transpose_a") else a
     b = b.T if call.flag("transpose_b") else b
@@ -28,7 +29,10 @@ def mm(call: KernelCall, *, adds: bool = False) -> None:
 
 
 def _is_turned(a: Array, b: Array) -> bool:
-    """True if a has few rows and b is a transposed matrix, which OpenBLAS copies slowly: the other way it need not."""
+    """Return whether a has few rows and b is a transposed matrix, which OpenBLAS copies slowly.
+
+    The transposed product needs no copy.
+    """
     few = a.shape[-2] <= FEW_ROWS and MANY_COLUMNS * a.shape[-2] <= b.shape[-1]
     return bool(few and b.strides[-1] > b.strides[-2] == b.itemsize)
 
@@ -49,7 +53,7 @@ def _multiply(xp: ModuleType, factors: tuple[Array, Array], out: Array, adds: bo
 
 
 def bmm(call: KernelCall) -> None:
-    """Matrix products of two batches of matrices, either one transposed."""
+    """Compute the products of two batches of matrices, each optionally transposed."""
     a, b = call.inputs
     a = a.transpose(0, 2, 1) if call.flag("transpose_a") else a
     b = b.transpose(0, 2, 1) if call.flag("transpose_b") else b
@@ -57,7 +61,10 @@ def bmm(call: KernelCall) -> None:
 
 
 def einsum(call: KernelCall, *, adds: bool = False) -> None:
-    """Einstein sum in explicit form, from the first operand to the last; no letter occurs twice in an operand."""
+    """Compute an Einstein sum in explicit form, from the first operand to the last.
+
+    No letter may repeat within an operand.
+    """
     sources, target = str(call.attributes["equation"]).replace(" ", "").split("->")
     a, *others = zip(call.inputs, sources.split(","), strict=True)
     while len(others) > 1:
@@ -108,12 +115,12 @@ def _summed(array: Array, letters: str, needed: set[str]) -> tuple[Array, str]:
 
 
 def _arranged(array: Array, letters: str, target: str) -> Array:
-    """Transpose `array` to the order of `target`, a rearrangement of `letters`."""
+    """Transpose `array` to the order of `target`, a permutation of `letters`."""
     return array.transpose([letters.index(letter) for letter in target])
 
 
 def letters_of_product(first: str, second: str, target: str) -> tuple[str, str, str, str]:
-    """Return the letters that number matrices, the rows of the first, the columns of the second, and the sum's."""
+    """Return the letters of the batch, of the first operand's rows, of the second's columns, and of the sum."""
     batch = "".join(letter for letter in target if letter in first and letter in second)
     rows = "".join(letter for letter in target if letter not in second)
     columns = "".join(letter for letter in target if letter not in first)
@@ -121,7 +128,7 @@ def letters_of_product(first: str, second: str, target: str) -> tuple[str, str, 
 
 
 def _contract(xp: ModuleType, left: Labelled, right: Labelled, result: Labelled, adds: bool) -> None:
-    """Write or add the sum of products of two operands to a third: one batched matmul."""
+    """Write or add the sum of products of two operands to a third, as one batched matmul."""
     (a, first), (b, second), (out, target) = left, right, result
     batch, rows, columns, inner = letters_of_product(first, second, target)
     extents = dict(zip(first + second, a.shape + b.shape, strict=True))
@@ -137,7 +144,7 @@ def _contract(xp: ModuleType, left: Labelled, right: Labelled, result: Labelled,
 
 
 def _exact(kernel: Kernel) -> Kernel:
-    """Return a kernel that adds up whole numbers in 64 bits; a DataError for sums that the output has no room for."""
+    """Return a kernel that sums integers in 64 bits. Raises DataError if a sum does not fit the output."""
 
     def exact(call: KernelCall) -> None:
         (out,) = call.outputs
@@ -154,4 +161,4 @@ def _exact(kernel: Kernel) -> Kernel:
 KERNELS: dict[str, Kernel] = {"mm": _exact(mm), "bmm": _exact(bmm), "einsum": _exact(einsum)}
 
 ADDING: dict[str, Kernel] = {"mm": partial(mm, adds=True), "einsum": partial(einsum, adds=True)}
-"""Kernels that add their result to what the output holds, in the precision of the operands."""
+"""Kernels that add their result to the output, in the precision of the operands."""

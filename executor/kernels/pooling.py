@@ -1,4 +1,4 @@
-"""Maximum and average pooling (NCHW) and their gradients; sums and maxima go by rows, then by columns."""
+"""Maximum and average pooling (NCHW) and their gradients. Sums and maxima are computed by rows, then by columns."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from executor.kernels.window import Framed, Window, local_ranges, windows
 
 
 def _padded(call: KernelCall, fill: float) -> tuple[Framed, list[slice], list[slice]]:
-    """Return the padded images, and for each tap the rows, and the columns, that it reads of them."""
+    """Return the padded images, and the rows and columns that each tap reads."""
     along_y, along_x = windows(call)
     rows, columns = along_y.reads(call.ranges["y"]), along_x.reads(call.ranges["x"])
     return (
@@ -24,7 +24,7 @@ def _padded(call: KernelCall, fill: float) -> tuple[Framed, list[slice], list[sl
 
 
 def max_pool2d_with_indices(call: KernelCall) -> None:
-    """Return each window's maximum, and the offset inside the whole window where it first occurs."""
+    """Compute each window's maximum, and the offset within the whole window of its first occurrence."""
     xp, (values, indices) = call.xp, call.outputs
     dtype = call.inputs[0].dtype
     least = xp.iinfo(dtype).min if dtype.kind in "iu" else -math.inf
@@ -37,9 +37,9 @@ def max_pool2d_with_indices(call: KernelCall) -> None:
     for column in columns[1:]:
         xp.maximum(values, by_rows[..., column], out=values)
     height, width = call.pair("kernel")
-    # Of a window that holds the least of all numbers only, padding looks like its maximum.
+    # In a window of only the least number, padding would look like the maximum.
     inside = framed.is_inside() if xp is not np or (values == least).any() else None
-    # The greatest distance from the window's end is the least offset, and no maximum (NaN) is the end itself.
+    # The greatest distance from the window's end is the least offset; without a maximum (NaN) it is 0.
     from_end = xp.zeros(indices.shape, dtype=indices.dtype)
     for (dy, row), (dx, column) in product(
         zip(range(*call.ranges["dy"]), rows, strict=True), zip(range(*call.ranges["dx"]), columns, strict=True)
@@ -54,7 +54,7 @@ def max_pool2d_with_indices(call: KernelCall) -> None:
 
 
 def avg_pool2d(call: KernelCall) -> None:
-    """Each window's sum over the size of the whole window, padding counted."""
+    """Compute each window's sum over the size of the whole window, including padding."""
     xp, (out,) = call.xp, call.outputs
     framed, rows, columns = _padded(call, 0)
     image = framed[:]
@@ -69,13 +69,13 @@ def avg_pool2d(call: KernelCall) -> None:
 
 
 def _scattered(call: KernelCall, window: Window, dim: int) -> list[tuple[slice, slice]]:
-    """For each tap, the local windows that read this run's rows (dim 0) or columns (dim 1), and what they read."""
+    """Return, for each tap, the local windows that read this run's rows (dim 0) or columns (dim 1), and these."""
     have, wanted = local_ranges(call, 0)[dim], call.ranges["yx"[dim]]
     return [window.matches(tap, have, wanted) for tap in range(*window.taps)]
 
 
 def max_pool2d_with_indices_backward(call: KernelCall) -> None:
-    """Give each window's gradient to the element where its maximum first occurred."""
+    """Add each window's gradient to the element where its maximum first occurred."""
     (grad, indices), (out,) = call.inputs, call.outputs
     along_y, along_x = windows(call)
     width = call.pair("kernel")[1]
@@ -87,7 +87,7 @@ def max_pool2d_with_indices_backward(call: KernelCall) -> None:
 
 
 def avg_pool2d_backward(call: KernelCall) -> None:
-    """Give every element of a window an equal part of the window's gradient."""
+    """Distribute each window's gradient equally over its elements."""
     (grad,), (out,) = call.inputs, call.outputs
     along_y, along_x = windows(call)
     by_columns = call.xp.zeros((*grad.shape[:3], out.shape[3]), dtype=out.dtype)

@@ -1,4 +1,4 @@
-"""Reductions by functions of the array module, which add up in one call, and running sums."""
+"""Reductions by functions of the array module, and cumulative sums."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ def reduce_sum(call: KernelCall) -> None:
 
 
 def mean(call: KernelCall) -> None:
-    """Sum over `dims` divided by `count`, the number of elements summed in the whole tensor."""
+    """Sum over `dims` and divide by `count`, the number of summed elements in the whole tensor."""
     reduce_sum(call)
     call.xp.divide(call.outputs[0], call.number("count"), out=call.outputs[0])
 
 
 def _reduced(function: str) -> Kernel:
-    """Return the kernel of an array-module function that reduces the dimensions `dims`; CuPy's `amin` has no output."""
+    """Return the kernel of a function that reduces the dimensions `dims`. CuPy's `amin` does not support `out`."""
 
     def kernel(call: KernelCall) -> None:
         call.xp.copyto(call.outputs[0], getattr(call.xp, function)(call.inputs[0], axis=call.integers("dims")))
@@ -30,23 +30,23 @@ def _reduced(function: str) -> Kernel:
     return kernel
 
 
-# These two take less time than derived kernels, whose blocks gain nothing where little is computed of an element.
+# These two are faster than derived kernels: blocks gain nothing if little is computed per element.
 
 
 def mean_square(call: KernelCall) -> None:
-    """Sum of squares of this run's part of every row, over the whole row's `count`."""
+    """Sum the squares of this run's part of every row, divided by the whole row's `count`."""
     (x,), (out,) = call.inputs, call.outputs
     call.xp.divide((x * x).sum(axis=-1), call.number("count"), out=out)
 
 
 def count_extremes(call: KernelCall) -> None:
-    """How many elements equal the extreme."""
+    """Count the elements that equal the extreme."""
     (x, extreme), dims = call.inputs, call.integers("dims")
     call.xp.copyto(call.outputs[0], (x == call.xp.expand_dims(extreme, dims)).sum(axis=dims))
 
 
 def cumsum(call: KernelCall) -> None:
-    """Sum of the elements up to each place (in reverse: from it on), of those that this run has."""
+    """Compute cumulative sums, in reverse if requested, of the elements that this run has."""
     xp, (x,), (out,), dim = call.xp, call.inputs, call.outputs, call.integer("dim")
     (start, stop), places = call.ranges["r"], xp.arange(*call.ranges[f"i{dim}"])
     if call.flag("reverse"):

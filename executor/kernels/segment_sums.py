@@ -1,7 +1,7 @@
-"""Sums of segments: rows of an output, each the sum of the values that name it, in the order in which they come.
+"""Segment sums: each row of an output is the sum of the values assigned to it, in their order.
 
-On a GPU one kernel adds up the sorted values: CuPy's `add.reduceat` subtracts cumulative sums, which cancels digits,
-and indexing by a mask waits for the device.
+On a GPU one kernel sums the sorted values: CuPy's `add.reduceat` subtracts cumulative sums, which cancels digits, and
+indexing by a mask waits for the device.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from executor.kernels.call import Array
 
 SOURCE = Path(__file__).with_name("segment_sums.cu")
 THREADS, COLUMNS = 256, 8
-"""Threads of a block, and columns of a row that one of them adds up, which finds the row once."""
+"""Threads per block, and columns of a row per thread, which finds the row once."""
 
 
 def segment_sums(xp: ModuleType, rows: Array, values: Array, out: Array) -> None:
-    """Write into out[r, ...] the sum of values[n, ...] over rows[n] == r; values of rows outside `out` are left out.
+    """Write to out[r, ...] the sum of values[n, ...] over rows[n] == r. Values of rows outside `out` are ignored.
 
-    `rows` is [...] and `values` [..., *columns], where `out` is [rows, *columns]. Sums of 16 bits are computed in
-    single precision and rounded once.
+    `rows` is [...], `values` is [..., *columns], and `out` is [rows, *columns]. Sums of 16 bits are computed in single
+    precision and rounded once.
     """
     rows, values = rows.reshape(-1), values.reshape(rows.size, prod(out.shape[1:]))
     if xp is np:

@@ -1,6 +1,6 @@
-"""Selection by a tensor's values, by gathering and by sums of sorted segments instead of the descriptions' sums.
+"""Selection by a tensor's values, with gathers and segment sums instead of the descriptions' sums.
 
-A run covers a range of the selected variable: what lies outside it is left to the workers that have it, and adds zero.
+A run covers a range of the selected variable. Values outside it are left to the workers that have them, and add zero.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from executor.kernels.segment_sums import segment_sums
 
 
 def _inside(indices: Array, within: Range) -> tuple[Array, Array]:
-    """Where indices lie in a range, and their places in it (zero where they do not)."""
+    """Return which indices lie in a range, and their positions in it (zero for the others)."""
     inside = (indices >= within[0]) & (indices < within[1])
     return inside, (indices - within[0]) * inside
 
 
 def _keep(call: KernelCall, values: Array, inside: Array) -> None:
-    """Write values where they are selected by this run's range, else zero; by no product, which would keep infinity."""
+    """Write values that this run's range selects, zero elsewhere. A product would keep infinity."""
     if call.ranges["v"] == (0, _extent(call, "v")):
         call.xp.copyto(call.outputs[0], values)
     else:
@@ -28,20 +28,20 @@ def _keep(call: KernelCall, values: Array, inside: Array) -> None:
 
 
 def _extent(call: KernelCall, variable: str) -> int | None:
-    """Return how many values a variable has in the whole tensors, if the call says so."""
+    """Return the extent of a variable in the whole tensors; None if the call does not say."""
     extents = call.attributes.get("extents")
     return cast("Mapping[str, int]", extents).get(variable) if extents else None
 
 
 def embedding(call: KernelCall) -> None:
-    """Row number indices[...] of the weight."""
+    """Write row number indices[...] of the weight."""
     weight, indices = call.inputs
     inside, rows = _inside(indices, call.ranges["v"])
     _keep(call, weight[rows], inside[..., None])
 
 
 def index_select(call: KernelCall) -> None:
-    """Slices of x at the indices along a dimension."""
+    """Write the slices of x at the indices along a dimension."""
     (x, indices), dim = call.inputs, call.integer("dim")
     inside, rows = _inside(indices, call.ranges["v"])
     shape = [-1 if other == dim else 1 for other in range(x.ndim)]
@@ -49,27 +49,27 @@ def index_select(call: KernelCall) -> None:
 
 
 def gather(call: KernelCall) -> None:
-    """Elements of x whose coordinate along a dimension is the index that stands at their place."""
+    """Write the elements of x whose coordinate along a dimension is the index at their position."""
     (x, indices), dim = call.inputs, call.integer("dim")
     inside, rows = _inside(indices, call.ranges["v"])
     _keep(call, call.xp.take_along_axis(x, rows, axis=dim), inside)
 
 
 def embedding_dense_backward(call: KernelCall) -> None:
-    """Sum of the gradients of every row's uses."""
+    """Sum the gradients of all uses of each row."""
     (grad, indices), (out,) = call.inputs, call.outputs
     segment_sums(call.xp, indices - call.ranges["v"][0], grad, out)
 
 
 def index_select_backward(call: KernelCall) -> None:
-    """Sum of the gradients of every slice's uses."""
+    """Sum the gradients of all uses of each slice."""
     (grad, indices), (out,), dim = call.inputs, call.outputs, call.integer("dim")
     xp, first = call.xp, call.ranges[f"i{dim}"][0]
     segment_sums(xp, indices - first, xp.moveaxis(grad, dim, 0), xp.moveaxis(out, dim, 0))
 
 
 def gather_backward(call: KernelCall) -> None:
-    """Sum of the gradients of every element's uses."""
+    """Sum the gradients of all uses of each element."""
     (grad, indices), (out,), dim = call.inputs, call.outputs, call.integer("dim")
     xp = call.xp
     inside, rows = _inside(indices, call.ranges[f"i{dim}"])
@@ -87,7 +87,7 @@ def gather_backward(call: KernelCall) -> None:
 
 
 def index_of(call: KernelCall) -> None:
-    """Find the first place along a dimension at which x has a value."""
+    """Find the first position along a dimension at which x has a value."""
     (x, value), (out,), dim = call.inputs, call.outputs, call.integer("dim")
     equal = x == call.xp.expand_dims(value, dim)
     first = call.xp.argmax(equal, axis=dim) + call.ranges["r"][0]
@@ -95,14 +95,17 @@ def index_of(call: KernelCall) -> None:
 
 
 def _order(xp: ModuleType, x: Array, dim: int, descending: bool) -> Array:
-    """Return where elements along a dimension are in order, of which what is no number is the greatest."""
+    """Return the sorting permutation along a dimension. NaN counts as the greatest number."""
     if not descending:
         return xp.argsort(x, axis=dim, kind="stable")
     return x.shape[dim] - 1 - xp.flip(xp.argsort(xp.flip(x, dim), axis=dim, kind="stable"), dim)
 
 
 def _in_order(count: str | None, flag: str) -> Kernel:
-    """Return the kernel of values in order along a dimension, and of where they were; `count` says how many."""
+    """Return the kernel of sorted values along a dimension and their positions.
+
+    `count` names the attribute with their number.
+    """
 
     def kernel(call: KernelCall) -> None:
         (x,), dim = call.inputs, call.integer("dim")
@@ -127,4 +130,4 @@ KERNELS: dict[str, Kernel] = {
 
 CHOOSING = frozenset(("embedding", "index_select", "gather"))
 SUMMING = frozenset(f"{op}_backward" for op in ("embedding_dense", "index_select", "gather"))
-"""Operators whose kernels choose elements of any dtype, and whose kernels add them up in enough precision."""
+"""Operators whose kernels select elements of any dtype, and whose kernels sum in sufficient precision."""

@@ -10,9 +10,9 @@ Groups = tuple[tuple[str, ...], ...]
 
 
 def reshape(call: KernelCall) -> None:
-    """Rearrange elements: dimensions of operand and result are mixed-radix tuples of the same variables.
+    """Rearrange elements. Dimensions of operand and result are mixed-radix tuples of the same variables.
 
-    What a worker holds of such a dimension is mixed radix too, in the numbers of indices it has of each variable.
+    A worker's part of such a dimension is also mixed-radix, in its own numbers of indices of each variable.
     """
     source = cast(Groups, call.attributes["source"])
     target = cast(Groups, call.attributes["target"])
@@ -27,7 +27,7 @@ def reshape(call: KernelCall) -> None:
 
 
 def unbind(call: KernelCall) -> None:
-    """Output number j is the operand at index j of the dimension `dim`."""
+    """Write the operand at index j of the dimension `dim` to output number j."""
     dim = call.integer("dim")
     for index, out in enumerate(call.outputs):
         call.xp.copyto(out, call.inputs[0][(slice(None),) * dim + (index - call.origins[0][dim],)])
@@ -36,21 +36,21 @@ def unbind(call: KernelCall) -> None:
 def stack(call: KernelCall) -> None:
     """Place operand number j at index j of the result's new dimension `dim`."""
     dim = call.integer("dim")
-    # With one operand there is nothing to choose, and s is not an index whose place is known.
+    # With one operand nothing is selected, and s has no known position.
     start, stop = call.ranges["s"] if len(call.inputs) > 1 else (0, 1)
     for index in range(start, stop):
         call.xp.copyto(call.outputs[0][(slice(None),) * dim + (index - start, ...)], call.inputs[index])
 
 
 def _along(dim: int, start: int, stop: int | None = None, step: int = 1) -> tuple[slice, ...]:
-    """Index a range of one dimension."""
+    """Return the index of a range of one dimension."""
     return (slice(None),) * dim + (slice(start, stop, step),)
 
 
 def cat(call: KernelCall) -> None:
-    """Place operands one after another along a dimension."""
+    """Concatenate operands along a dimension."""
     (out,), dim, low = call.outputs, call.integer("dim"), 0
-    # One operand alone is read at plain indices, whose place is not known.
+    # A single operand is read at plain indices, whose position is unknown.
     start, stop = call.ranges[f"i{dim}"] if len(call.inputs) > 1 else (0, out.shape[dim])
     for number, (x, size) in enumerate(zip(call.inputs, call.integers("sizes"), strict=True)):
         first, last = max(start, low), min(stop, low + size)
@@ -84,17 +84,17 @@ def _window(call: KernelCall) -> tuple[int, int, int]:
 
 
 def slice_(call: KernelCall) -> None:
-    """Read every `step`th element of a dimension, from `start`."""
+    """Take every `step`th element of a dimension, from `start`."""
     (out,), (dim, start, step) = call.outputs, _window(call)
     first = 0
-    # Read whole, it is read at plain indices, whose place is not known.
+    # A whole dimension is read at plain indices, whose position is unknown.
     if start or step > 1 or call.attributes.get("skip"):
         first = call.ranges[f"i{dim}"][0] * step + start - call.origins[0][dim]
     call.xp.copyto(out, call.inputs[0][_along(dim, first, first + (out.shape[dim] - 1) * step + 1, step)])
 
 
 def slice_backward(call: KernelCall) -> None:
-    """Write a slice's gradient where its elements came from; elsewhere zero."""
+    """Write a slice's gradient to the positions of its elements, zero elsewhere."""
     (grad,), (out,), (dim, start, step) = call.inputs, call.outputs, _window(call)
     out[...] = 0
     low, high = call.ranges[f"i{dim}"]
@@ -111,7 +111,7 @@ def constant_pad_nd(call: KernelCall) -> None:
     """Surround the operand by `low` and `high` elements of `value` along each dimension."""
     (x,), (out,) = call.inputs, call.outputs
     if not any((*call.integers("low"), *call.integers("high"))):
-        call.xp.copyto(out, x)  # It may be the same memory.
+        call.xp.copyto(out, x)  # They may share memory.
         return
     out[...] = call.number("value", 0.0)
     source, target = [], []
@@ -135,7 +135,7 @@ def flip(call: KernelCall) -> None:
 
 
 def diagonal(call: KernelCall) -> None:
-    """Elements whose coordinates in two dimensions agree, as the last dimension."""
+    """Write the elements whose coordinates in two dimensions are equal, as the last dimension."""
     dim1, dim2 = (int(call.number(name, default)) for name, default in (("dim1", 0), ("dim2", 1)))
     call.xp.copyto(call.outputs[0], call.xp.diagonal(call.inputs[0], axis1=dim1, axis2=dim2))
 
@@ -147,4 +147,4 @@ KERNELS: dict[str, Kernel] = {
 }
 
 MOVING = frozenset(KERNELS)
-"""Operators that move elements, and compute nothing: of any dtype."""
+"""Operators that only move elements, of any dtype."""

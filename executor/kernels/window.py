@@ -1,7 +1,7 @@
-"""Geometry of sliding windows: which rows a run of iterations reads, and where its local slices lie among them.
+"""Geometry of sliding windows: which rows a run reads, and which local slices they are.
 
-Along one dimension a window reads `position * stride + tap * dilation - padding`, where `position` counts windows (y or
-x of a convolution's result) and `tap` counts inside the window (dy or dx). A run covers a range of both.
+Along one dimension a window reads `position * stride + tap * dilation - padding`. `position` counts windows (y or x of
+a convolution's result), and `tap` counts within the window (dy or dx). A run covers a range of both.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from executor.kernels.call import Array, KernelCall, Range
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """One windowed dimension: its step, its padding, the taps of this run and the distance between two of them."""
+    """One windowed dimension: its stride, its padding, the taps of this run, and the distance between taps."""
 
     stride: int
     padding: int
@@ -21,11 +21,11 @@ class Window:
     dilation: int = 1
 
     def offset(self, tap: int) -> int:
-        """Row that a tap of the window at position 0 reads."""
+        """Return the row that a tap of the window at position 0 reads."""
         return tap * self.dilation - self.padding
 
     def reads(self, positions: Range) -> Range:
-        """Rows that windows at `positions` read, padding included."""
+        """Return the rows that windows at `positions` read, including padding."""
         first, last = positions[0], positions[1] - 1
         return (
             first * self.stride + self.offset(self.taps[0]),
@@ -33,7 +33,7 @@ class Window:
         )
 
     def read_by(self, rows: Range) -> Range:
-        """Positions whose windows may read a row of `rows`; may lie outside the tensor, may be empty."""
+        """Return the positions whose windows may read a row of `rows`. They may lie outside the tensor, or be empty."""
         first = -((self.offset(self.taps[1] - 1) - rows[0]) // self.stride)
         last = (rows[1] - 1 - self.offset(self.taps[0])) // self.stride
         return first, max(first, last + 1)
@@ -51,7 +51,7 @@ class Window:
 
 
 def windows(call: KernelCall) -> tuple[Window, Window]:
-    """Return the windows along y and x of an operator with `stride` and `padding` and variables dy and dx."""
+    """Return the windows along y and x of an operator with `stride`, `padding` and the variables dy and dx."""
     strides, paddings = call.pair("stride"), call.pair("padding")
     dilations = dilation(call)
     along_y = Window(strides[0], paddings[0], call.ranges["dy"], dilations[0])
@@ -60,18 +60,21 @@ def windows(call: KernelCall) -> tuple[Window, Window]:
 
 
 def dilation(call: KernelCall) -> tuple[int, int]:
-    """Return the distances between neighbouring taps, along y and along x."""
+    """Return the distance between neighbouring taps, along y and x."""
     return call.pair("dilation") if "dilation" in call.attributes else (1, 1)
 
 
 def local_ranges(call: KernelCall, operand: int) -> tuple[Range, Range]:
-    """Global rows and columns that lie in the local array of an operand whose last two dimensions are windowed."""
+    """Return the global rows and columns of an operand's local array. Its last two dimensions must be windowed."""
     origins, extents = call.origins[operand][-2:], call.inputs[operand].shape[-2:]
     return (origins[0], origins[0] + extents[0]), (origins[1], origins[1] + extents[1])
 
 
 class Framed:
-    """Rows and columns `wanted` of an operand, padded as images are asked for: what is not local reads as `fill`."""
+    """The rows and columns `wanted` of an operand. Positions that are not local read as `fill`.
+
+    Images are padded when they are indexed.
+    """
 
     def __init__(self, call: KernelCall, operand: int, wanted: tuple[Range, Range], fill: float) -> None:
         self._xp, self._array, self._fill = call.xp, call.inputs[operand], fill
@@ -88,7 +91,7 @@ class Framed:
         self._source, self._target = tuple(source), tuple(target)
 
     def is_inside(self) -> Array:
-        """True if each row and column is of the operand, not padding."""
+        """Return a mask [rows, columns] that is True inside the operand, False in the padding."""
         inside = self._xp.zeros(self.shape[-2:], dtype=bool)
         inside[self._target] = True
         return inside

@@ -1,4 +1,4 @@
-"""MultiFetch: one launch that copies or combines all pieces of a transfer, or of several, on a GPU."""
+"""MultiFetch: copy or combine all pieces of one or more transfers in a single launch on a GPU."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from executor.cuda_source import kernel_of
 from executor.values import Array, ArrayModule
 
 Box = tuple[tuple[int, int], ...]
-"""Half-open ranges of coordinates, one a dimension."""
+"""Half-open ranges of coordinates, one per dimension."""
 
 Pair = tuple[Array, Array]
-"""A target and its source, equal in shape and dtype."""
+"""A target and its source, of the same shape and dtype."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Move:
     """A target, and sources of its shape and dtype.
 
-    Without a `reducer` the one source is copied; with one the target becomes the reducer's identity combined with every
-    source, in their order.
+    Without a `reducer`, the only source is copied. With one, the target becomes the reducer's identity combined with
+    every source, in order.
     """
 
     target: Array
@@ -41,10 +41,10 @@ def copies(pairs: Iterable[Pair]) -> list[Move]:
 
 
 def reduction(whole: Array, pairs: Sequence[Pair], reducer: str) -> list[Move]:
-    """Return the moves that fill a contiguous array with a reducer's identity and combine every source into its target.
+    """Return the moves that fill a contiguous array with a reducer's identity and combine sources into targets.
 
-    Targets are boxes of `whole` and may overlap, so the array is cut into boxes all of whose elements have the same
-    sources. Raises ValueError where a target is no box.
+    Targets are boxes of `whole` and may overlap, so the array is cut into boxes whose elements all have the same
+    sources. Raises ValueError if a target is not a box.
     """
     cells: list[tuple[Box, tuple[int, ...]]] = [(tuple((0, extent) for extent in whole.shape), ())]
     boxes = [box_of(whole, target) for target, _ in pairs]
@@ -62,7 +62,7 @@ def reduction(whole: Array, pairs: Sequence[Pair], reducer: str) -> list[Move]:
 
 
 def _cut(cell: Box, box: Box, numbers: tuple[int, ...], number: int) -> list[tuple[Box, tuple[int, ...]]]:
-    """Cut a cell along a box; what is inside has one source more."""
+    """Cut a cell along a box. The part inside gets one more source."""
     inner = [(max(a, start), min(b, stop)) for (a, b), (start, stop) in zip(cell, box, strict=True)]
     if any(start >= stop for start, stop in inner):
         return [(cell, numbers)]
@@ -77,7 +77,10 @@ def _cut(cell: Box, box: Box, numbers: tuple[int, ...], number: int) -> list[tup
 
 
 def box_of(whole: Array, view: Array) -> Box:
-    """Return where a view lies in a contiguous array; raises ValueError unless it is a box of neighbouring elements."""
+    """Return the position of a view in a contiguous array.
+
+    Raises ValueError unless it is a box of adjacent elements.
+    """
     offset = address(view) - address(whole)
     ranges = []
     for extent, stride, length, step in zip(whole.shape, whole.strides, view.shape, view.strides, strict=True):
@@ -106,7 +109,7 @@ DIMS = 6
 
 ELEMENTS_PER_BLOCK = 2048
 MOST_ELEMENTS = 1 << 31
-"""Elements of a segment, which the kernel counts in 32 bits."""
+"""Limit on the elements of a segment, which the kernel counts in 32 bits."""
 
 UNITS = (1, 2, 4, 8, 16)
 """Bytes that a copy may move at a time."""
@@ -133,7 +136,7 @@ Table = NDArray[Any]
 
 @dataclass(frozen=True, slots=True)
 class Strided:
-    """A move as addresses: element sizes in bytes, the shape, and the address and strides of target and sources."""
+    """A move as addresses: element size in bytes, shape, and the address and strides of target and sources."""
 
     item_bytes: int
     shape: tuple[int, ...]
@@ -141,7 +144,7 @@ class Strided:
     strides: tuple[tuple[int, ...], ...]
 
     def part(self, dim: int, start: int, stop: int) -> Strided:
-        """Cut a range out of one dimension."""
+        """Return the move on a range of one dimension."""
         shape = (*self.shape[:dim], stop - start, *self.shape[dim + 1 :])
         moved = tuple(
             address + start * strides[dim] for address, strides in zip(self.addresses, self.strides, strict=True)
@@ -151,7 +154,7 @@ class Strided:
 
 @dataclass(frozen=True, slots=True)
 class Tables:
-    """What a launch is given; `blocks` is how many blocks it takes."""
+    """The arguments of a launch of `blocks` blocks."""
 
     segments: Table
     terms: Table
@@ -160,7 +163,7 @@ class Tables:
 
 
 def tables(moves: Sequence[Move]) -> Tables:
-    """Return the tables of some moves; raises ValueError for more than `DIMS` dimensions or an unknown dtype."""
+    """Return the tables of some moves. Raises ValueError for more than `DIMS` dimensions or an unknown dtype."""
     pieces = [(piece, kind) for move in moves for piece, kind in _pieces(move)]
     segments, terms = np.zeros(len(pieces), SEGMENT), np.zeros(sum(len(p.addresses) - 1 for p, _ in pieces), TERM)
     first = 0
@@ -178,7 +181,7 @@ def tables(moves: Sequence[Move]) -> Tables:
 
 
 def _pieces(move: Move) -> Iterator[tuple[Strided, int]]:
-    """Yield what a move becomes: merged, of few enough elements each, copies in large units; and its kind."""
+    """Yield the segments of a move, merged, split by size and with large copy units, and their kinds."""
     arrays = (move.target, *move.sources)
     whole = Strided(
         move.target.dtype.itemsize,
@@ -196,7 +199,7 @@ def _pieces(move: Move) -> Iterator[tuple[Strided, int]]:
 
 
 def _merged(box: Strided) -> Strided:
-    """Drop extents of 1, and merge neighbouring dimensions that lie one behind the other in all arrays."""
+    """Drop extents of 1, and merge neighbouring dimensions that are contiguous in all arrays."""
     kept = [dim for dim, extent in enumerate(box.shape) if extent != 1]
     groups: list[list[int]] = [[dim] for dim in kept[:1]]
     for left, right in pairwise(kept):
@@ -222,7 +225,7 @@ def _small_enough(box: Strided) -> Iterator[Strided]:
 
 
 def _widened(box: Strided) -> Strided:
-    """Return a copy in the largest units by which all addresses and rows can be divided."""
+    """Return a copy in the largest unit that divides all addresses and rows."""
     contiguous = all(steps[-1] == box.item_bytes for steps in box.strides)
     row = box.shape[-1] * box.item_bytes
     divisible = (*box.addresses, *(stride for steps in box.strides for stride in steps[:-1]), row)
@@ -240,7 +243,7 @@ THREADS = 256
 
 
 class MultiFetch:
-    """Moves that one launch carries out; their tables are uploaded once, here.
+    """Moves that one launch carries out. The constructor uploads their tables.
 
     No move may write what another one reads or writes.
     """
@@ -248,7 +251,7 @@ class MultiFetch:
     def __init__(self, xp: ArrayModule, moves: Sequence[Move]) -> None:
         launch = tables(moves)
         self._kernel = kernel_of(xp, SOURCE, "multifetch")
-        self._moves = tuple(moves)  # keeps their memory
+        self._moves = tuple(moves)  # keeps their memory alive
         self._grid = (launch.blocks,)
         uploaded = (xp.asarray(table.view(np.uint8)) for table in (launch.segments, launch.terms, launch.first_blocks))
         self._arguments = (*uploaded, np.int32(len(launch.segments)))

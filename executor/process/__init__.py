@@ -1,1 +1,1 @@
-"""The process of a rank: its environment, the guard beside it, how a job starts and how it ends."""
+"""The process of a rank: its environment, its guard, and how a job starts and ends."""

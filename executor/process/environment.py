@@ -1,6 +1,6 @@
-"""What must be settled before NumPy is loaded: which BLAS kernels, how many threads, and what is kept of memory.
+"""Settings that must precede the import of NumPy: BLAS kernels, number of threads, and malloc.
 
-OpenBLAS takes AVX2 kernels on an AVX-512 CPU that it does not know; the AVX-512 ones are about twice as fast.
+OpenBLAS uses AVX2 kernels on an AVX-512 CPU that it does not know; the AVX-512 kernels are about twice as fast.
 """
 
 from __future__ import annotations
@@ -13,27 +13,27 @@ from pathlib import Path
 from typing import Any
 
 AVX512_FLAGS = frozenset({"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"})
-"""What OpenBLAS's SkylakeX kernels use."""
+"""CPU features that OpenBLAS's SkylakeX kernels use."""
 
 AVX512_KERNELS = frozenset({"skylakex", "cooperlake", "sapphirerapids"})
-"""Which of OpenBLAS's kernels use AVX-512."""
+"""OpenBLAS kernels that use AVX-512."""
 
 LOCAL_RANKS = ("LOCAL_WORLD_SIZE", "MPI_LOCALNRANKS", "OMPI_COMM_WORLD_LOCAL_SIZE", "SLURM_NTASKS_PER_NODE")
-"""Where launchers say how many ranks they started on this host."""
+"""Variables in which launchers give the number of ranks on this host."""
 
 LAUNCHERS = (
     ("PMI_SIZE", "PMI_RANK"),
     ("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"),
     ("SLURM_NTASKS", "SLURM_PROCID"),
 )
-"""Where launchers tell a process how many they started, and which one it is."""
+"""Variables in which launchers give the number of processes and the process's own number."""
 
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # malloc.h
 MOST = 2**31 - 1
 
 
 def cpu_flags(cpuinfo: str) -> frozenset[str]:
-    """Return the first CPU's feature flags in the text of /proc/cpuinfo."""
+    """Return the first CPU's feature flags, from the text of /proc/cpuinfo."""
     for line in cpuinfo.splitlines():
         name, _, value = line.partition(":")
         if name.strip() == "flags":
@@ -42,7 +42,7 @@ def cpu_flags(cpuinfo: str) -> frozenset[str]:
 
 
 def blas(libraries: Iterable[Mapping[str, Any]], cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
-    """Say which BLAS NumPy uses, of threadpoolctl's list, and whether its kernels leave the CPU's AVX-512 unused."""
+    """Return the BLAS that NumPy uses, from threadpoolctl's list, and whether its kernels leave AVX-512 unused."""
     choice = [library for library in libraries if library.get("user_api") == "blas"]
     if not choice:
         return "unknown"
@@ -56,7 +56,7 @@ def blas(libraries: Iterable[Mapping[str, Any]], cpuinfo: Path = Path("/proc/cpu
 
 
 def choose_blas(environ: MutableMapping[str, str] | None = None, cpuinfo: Path = Path("/proc/cpuinfo")) -> None:
-    """Set OPENBLAS_CORETYPE and OPENBLAS_NUM_THREADS where the user has not, unless NumPy is already loaded."""
+    """Set OPENBLAS_CORETYPE and OPENBLAS_NUM_THREADS unless the user did, or NumPy is already loaded."""
     if environ is None:
         if "numpy" in sys.modules:
             return
@@ -69,18 +69,22 @@ def choose_blas(environ: MutableMapping[str, str] | None = None, cpuinfo: Path =
 
 
 def keep_memory() -> None:
-    """Let glibc keep what is freed, for kernels ask for the same temporaries in every step.
+    """Let glibc keep freed memory, because kernels request the same temporaries in every step.
 
-    Else it maps large ones anew, or not, as it learned from those before, so that one step's time differs by process.
+    By default it maps large blocks anew, or not, depending on earlier ones, so that step times differ between
+    processes.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is not None:  # another C library has none
+    if mallopt is not None:  # other C libraries lack it
         mallopt(M_MMAP_MAX, 0)
         mallopt(M_TRIM_THRESHOLD, MOST)
 
 
 def foreign_launcher(environ: Mapping[str, str], library: str) -> str | None:
-    """Say that the launcher is another MPI's than the library, whose version this is, where that is certain."""
+    """Return a message if the launcher certainly belongs to another MPI than the loaded library; None otherwise.
+
+    `library` is the library's version text.
+    """
     name = " ".join(library.partition("\n")[0].partition(",")[0].split())
     of_open_mpi = library.startswith("Open MPI")
     if "OMPI_COMM_WORLD_SIZE" in environ and not of_open_mpi:
@@ -91,12 +95,12 @@ def foreign_launcher(environ: Mapping[str, str], library: str) -> str | None:
 
 
 def is_torchrun(environ: Mapping[str, str]) -> bool:
-    """True if torchrun, or what sets the same variables, started this process."""
+    """Return whether torchrun, or a launcher that sets the same variables, started this process."""
     return {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"} <= environ.keys()
 
 
 def launcher_place(environ: Mapping[str, str]) -> tuple[int, int] | None:
-    """Return how many processes the launcher says it started, and which this one is; None where it says nothing."""
+    """Return the number of processes that the launcher started, and this process's number; None if it does not say."""
     for size, rank in (("WORLD_SIZE", "RANK"),) if is_torchrun(environ) else LAUNCHERS:
         if environ.get(size, "").isdigit() and environ.get(rank, "").isdigit():
             return int(environ[size]), int(environ[rank])

@@ -1,6 +1,7 @@
-"""A process beside every rank that outlives it: it says which rank was killed, and speaks once for all of a Ctrl-C.
+"""A guard process beside every rank, which outlives it.
 
-A rank forks before anything is imported: the child becomes the rank, and either says so where the other is killed.
+It reports which rank was killed, and handles Ctrl-C once for all. A rank forks before anything is imported. The child
+becomes the rank. Each reports if the other is killed.
 """
 
 from __future__ import annotations
@@ -30,42 +31,45 @@ from executor.process.environment import choose_blas, foreign_launcher, is_torch
 from executor.process.heartbeats import BEAT_S, BYE, END, Heartbeats, Meeting, own_addresses
 
 BY_SIGNAL = 128
-"""What a shell adds to the number of the signal that ended a process."""
+"""Shells add this to the number of the signal that ended a process."""
 
 GRACE_S = 2.0
-"""How long a rank that has nothing to say leaves the word to rank 0, before it ends too."""
+"""Seconds for which a rank without a message of its own lets rank 0 speak before it ends too."""
 
 AHEAD_S = 1.0
-"""How long a rank leaves the word to the one before it."""
+"""Seconds for which a rank lets the one before it speak."""
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 ORPHANED = signal.SIGRTMIN + 3
-"""What the system sends a guard whose launcher has ended."""
+"""The signal that the system sends a guard whose launcher has ended."""
 
 SHARED_MEMORY = "/dev/shm"
 BAD_INPUT, JOB_FAILED = 2, 1
 
 LAUNCHER_ENDS_S = 0.1
-"""How soon a launcher that killed a guard, since the whole job ends, has ended itself."""
+"""A launcher that killed a guard because the job ends has ended itself after this time."""
 
 LAUNCHER_READS_S = 1.0
-"""How long a launcher that has much to do may take to read what a rank wrote."""
+"""Longest time that a busy launcher takes to read what a rank wrote."""
 
 LAUNCHER_FORWARDS_S = 0.05
-"""How soon it has passed on what it read."""
+"""Time in which it passes on what it has read."""
 
 USUALLY: Mapping[int, str] = {
     signal.SIGKILL: ", as a system that has no memory left does",
     signal.SIGBUS: f": is {SHARED_MEMORY} or a disk full?",
 }
-"""What most often sends a signal."""
+"""The most frequent cause of a signal."""
 
 LOCAL_RANK = ("MPI_LOCALRANKID", "OMPI_COMM_WORLD_LOCAL_RANK", "LOCAL_RANK", "SLURM_LOCALID")
-"""Where launchers say which of its host's ranks a process is."""
+"""Variables in which launchers give a process's number among the ranks of its host."""
 
 
 class _Contact(NamedTuple):
-    """How a guarded rank reaches its guard; of rank 0's also where that listens, and what who comes must show."""
+    """How a guarded rank reaches its guard.
+
+    On rank 0, also the port where the guard listens and the token that others must show.
+    """
 
     told: int
     port: int
@@ -73,11 +77,11 @@ class _Contact(NamedTuple):
 
 
 _contact: _Contact | None = None
-"""Of this process, if it is guarded."""
+"""The contact of this process, None if it is not guarded."""
 
 
 def guard() -> None:
-    """Return in a process of the rank's own, which another watches; where no launcher started this one, just return."""
+    """Fork: return in the rank's own process, which the other guards. Without a launcher, return at once."""
     place = launcher_place(os.environ)
     if place is None:
         return
@@ -91,8 +95,8 @@ def guard() -> None:
         _Guard(child, place[1], heard, Heartbeats(server, token)).wait(launcher)
     os.close(held)
     os.close(heard)
-    os.setpgid(0, 0)  # what a terminal sends goes to the guard alone
-    global _contact  # noqa: PLW0603  # a fact about the process
+    os.setpgid(0, 0)  # only the guard gets the terminal's signals
+    global _contact  # noqa: PLW0603  # state of the process
     _contact = _Contact(told, server.getsockname()[1] if server else 0, token)
     if server:
         server.close()
@@ -102,45 +106,45 @@ def guard() -> None:
 
 
 def yield_to_rank_0(rank: int) -> None:
-    """Give rank 0 the time to say what all ranks know: a launcher may end all with the first that ends."""
+    """Give rank 0 time to report what all ranks know. A launcher may end all ranks when the first one ends."""
     if rank != 0:
         time.sleep(GRACE_S)
 
 
 def is_guarded() -> bool:
-    """True if another process says how this one ends."""
+    """Return whether another process reports how this one ends."""
     return _contact is not None
 
 
 def tell_started() -> None:
-    """Tell the guard that MPI has its memory: what kills the rank now is something else."""
+    """Tell the guard that MPI has its memory. A later kill must have another cause."""
     if _contact is not None:
         _write(_contact.told, "started\n")
         _die_with_guard(False)
 
 
 def meeting(silence_s: float) -> Meeting | None:
-    """Return where this rank's guard listens, if it has one that does."""
+    """Return where this rank's guard listens; None if it does not."""
     if _contact is None or not _contact.port:
         return None
     return Meeting(own_addresses(), _contact.port, _contact.token, silence_s)
 
 
 def tell_meeting(place: Meeting) -> None:
-    """Let this rank's guard hear of the others from now on."""
+    """Let this rank's guard exchange heartbeats with the others from now on."""
     if _contact is not None:
         _write(_contact.told, json.dumps(dataclasses.asdict(place)) + "\n")
 
 
 def end_job(status: int, environ: Mapping[str, str]) -> None:
-    """Ask the launcher to end all ranks with this status, in the words of PMI-1, once it read what this rank wrote."""
+    """Ask the launcher, by PMI-1, to end all ranks with this status once it has read what this rank wrote."""
     await_reader(2)
     if "HYDI_CONTROL_FD" in environ and environ.get("PMI_FD", "").isdigit():
         _write(int(environ["PMI_FD"]), f"cmd=abort exitcode={status}\n")
 
 
 class _Guard:
-    """The process that a launcher sees, while `child` is the rank."""
+    """The process that a launcher sees. Its `child` is the rank."""
 
     def __init__(self, child: int, rank: int, heard: int, heartbeats: Heartbeats) -> None:
         self._child = child
@@ -151,7 +155,7 @@ class _Guard:
         self._reader = threading.Thread(target=self._read, args=(heard,), daemon=True)
 
     def wait(self, launcher: int) -> NoReturn:
-        """Wait for the rank's end and end alike; end it where its launcher is killed."""
+        """Wait until the rank ends and end with its status. Kill it if the launcher is killed."""
         signal.signal(signal.SIGINT, self._on_interrupt)
         signal.signal(signal.SIGTERM, self._on_termination)
         signal.signal(ORPHANED, lambda *_: self._on_orphaned(launcher))
@@ -160,7 +164,7 @@ class _Guard:
         self._reader.start()
         status = self._child_status()
         if self._ended:
-            signal.pause()  # another thread is about to end this process
+            signal.pause()  # another thread ends this process
         if self._interrupted:
             self._leave_interrupted()
         by_signal = status < 0
@@ -172,7 +176,7 @@ class _Guard:
         os._exit(status)
 
     def _child_status(self) -> int:
-        """Return the exit status of the rank, negative for a signal's; one that is stopped too long ends the job."""
+        """Return the exit status of the rank, negative for a signal. A rank stopped for too long ends the job."""
         stopped, number = 0.0, 0
         while True:
             child, status = os.waitpid(self._child, os.WUNTRACED | os.WCONTINUED | (os.WNOHANG if stopped else 0))
@@ -188,7 +192,7 @@ class _Guard:
                 return os.waitstatus_to_exitcode(status)
 
     def _read(self, heard: int) -> None:
-        """Read what the rank says until it ends: that MPI started, and where guards meet."""
+        """Read the rank's messages until it ends: that MPI has started, and where guards meet."""
         with os.fdopen(heard) as lines:
             for line in lines:
                 if line.startswith("{"):
@@ -196,37 +200,37 @@ class _Guard:
                 self._started = True
 
     def _follow(self, place: Meeting) -> None:
-        """Hear of the other guards, and end where they do, or are not heard of any more."""
+        """Exchange heartbeats with other guards. End the job if they end it or fall silent."""
         try:
             if self._rank:
                 self._heartbeats.join(place, self._rank)
         except ConnectionError as error:
             _print(f"warning: {self._name}: no heartbeats: {error}")
         self._silence_s = place.silence_s
-        # Rank 0's guard speaks first, then rank 1's, with which a launcher ends all, if they are there.
+        # Rank 0's guard reports first, then rank 1's; a launcher then ends all.
         self._heartbeats.follow(place.silence_s + min(self._rank, 2) * AHEAD_S, self._on_silence)
 
     def _on_silence(self, silent: Sequence[tuple[int, str]]) -> None:
-        """End all: of these ranks nothing was heard, or of none, and another guard has said why."""
+        """End the job because these ranks are silent; if there are none, another guard has reported why."""
         ranks, hosts = ", ".join(str(rank) for rank, _ in silent), ", ".join(dict.fromkeys(host for _, host in silent))
         is_first = not self._rank or is_first_on_host()
         reason = f"no heartbeat for {self._silence_s:g} s: stopped, or its host or the link to it is down"
         self._end(f"rank{'s' * (len(silent) > 1)} {ranks} on {hosts}: {reason}" if silent and is_first else "")
 
     def _end(self, reason: str) -> NoReturn:
-        """Say why the job ends, if nobody else does, and end all that this process can."""
+        """Report why the job ends, if nobody else does, and end everything that this process can."""
         self._ended = True
         if reason:
             _print(f"error: {reason}")
         self._heartbeats.tell(END)
         self._send(signal.SIGKILL)
         if not reason:
-            time.sleep(AHEAD_S)  # a launcher blames the first that ends
+            time.sleep(AHEAD_S)  # the launcher blames the first to end
         end_job(JOB_FAILED, os.environ)
         os._exit(JOB_FAILED)
 
     def _report_signal(self, number: int) -> int:
-        """Say what the rank died of, unless one before it does so first; return the exit status."""
+        """Report what killed the rank, unless an earlier rank reports it first; return the exit status."""
         self._reader.join()
         if number not in (signal.SIGBUS, signal.SIGSEGV) or self._started:
             _say(self._rank, killed_by(number))
@@ -238,48 +242,48 @@ class _Guard:
         return BAD_INPUT
 
     def _on_interrupt(self, number: int, _: FrameType | None) -> None:
-        """Speak before any rank ends, since the first that does may end all."""
+        """Report before any rank ends, because the first that ends may end all."""
         if not self._interrupted and self._rank == 0:
             _print("error: interrupted")
         self._interrupted = True
         self._send(number)
 
     def _on_orphaned(self, launcher: int) -> None:
-        """End where the launcher is gone; the signal may also come of one of its threads that ended."""
+        """End the job if the launcher is gone. The signal may also come from one of its threads that ended."""
         if os.getppid() != launcher:
             self._end(f"{self._name}: the launcher is gone" if is_first_on_host() else "")
 
     def _on_termination(self, number: int, _: FrameType | None) -> None:
-        """End in silence: a launcher that ends a job sends this to all ranks."""
+        """End silently. A launcher that ends a job sends this signal to all ranks."""
         self._send(signal.SIGKILL)
         os._exit(BY_SIGNAL + number)
 
     def _send(self, number: int) -> None:
-        with suppress(ProcessLookupError):  # it has ended, and been waited for
+        with suppress(ProcessLookupError):  # it has ended already
             os.kill(self._child, number)
 
     def _leave_interrupted(self) -> NoReturn:
         if self._rank != 0:
             yield_to_rank_0(self._rank)
-            _say(self._rank, "interrupted")  # it alone, else rank 0 had ended it
+            _say(self._rank, "interrupted")  # it alone: otherwise rank 0 had ended it
         end_job(BY_SIGNAL + signal.SIGINT, os.environ)
         os._exit(BY_SIGNAL + signal.SIGINT)
 
 
 def is_first_on_host() -> bool:
-    """True if this is the first of its host's ranks, or the launcher does not say which."""
+    """Return whether this is the first rank of its host, or the launcher does not say."""
     return next((os.environ[name] for name in LOCAL_RANK if name in os.environ), "0") == "0"
 
 
 def killed_by(number: int) -> str:
-    """Say which signal ended a process, and what usually sends it."""
+    """Return which signal ended a process, and what usually sends it."""
     return f"killed by signal {number} ({signal.strsignal(number)}){USUALLY.get(number, '')}"
 
 
 def await_reader(descriptor: int) -> None:
-    """Wait until what was written to a pipe has been read and passed on; return at once for all else."""
+    """Wait until what was written to a pipe has been read and passed on. Return at once for other files."""
     until = time.monotonic() + LAUNCHER_READS_S
-    with suppress(OSError):  # a closed descriptor, or one of a kind that does not say what is unread
+    with suppress(OSError):  # closed, or of a kind without a count of unread bytes
         if not stat.S_ISFIFO(os.fstat(descriptor).st_mode):
             return
         while any(fcntl.ioctl(descriptor, termios.FIONREAD, bytes(4))) and time.monotonic() < until:
@@ -288,14 +292,14 @@ def await_reader(descriptor: int) -> None:
 
 
 def _die_with_guard(dies: bool = True) -> None:
-    """Let the system kill this process with its guard, while MPI starts and ends: no other thread runs meanwhile."""
+    """Have the system kill this process with its guard while MPI starts and ends, when no other thread runs."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL if dies else 0)
 
 
 def _await_guard(alive: int, rank: int, launcher: int) -> None:
-    os.read(alive, 1)  # returns once no process holds the other end
+    os.read(alive, 1)  # returns when all other ends are closed
     time.sleep(LAUNCHER_ENDS_S)
-    if Path(f"/proc/{launcher}").exists():  # else it killed the guard, and there is nobody to tell
+    if Path(f"/proc/{launcher}").exists():  # otherwise it killed the guard, and nobody listens
         _say(rank, killed_by(signal.SIGKILL))
         end_job(BY_SIGNAL + signal.SIGKILL, os.environ)
     os._exit(BY_SIGNAL + signal.SIGKILL)
@@ -306,25 +310,25 @@ def _say(rank: int, what: str) -> None:
 
 
 def _print(line: str) -> None:
-    """Write a line at once, whatever another thread or an interrupted write holds."""
+    """Write a line at once, regardless of locks held by other threads or an interrupted write."""
     _write(2, f"{line}\n")
 
 
 def _write(descriptor: int, text: str) -> None:
-    with suppress(OSError):  # whom it was for is gone, which must not keep this process from ending
+    with suppress(OSError):  # the reader may be gone; this process must end anyway
         os.write(descriptor, text.encode())
 
 
 def start_rank() -> None:
-    """Make this process a rank of the job that its launcher starts; exit with status 2 where it cannot be one."""
-    guard()  # before what takes time
+    """Make this process a rank of its launcher's job. Exit with status 2 if that is impossible."""
+    guard()  # before slow imports
     settle_process()
-    if is_torchrun(os.environ):  # it has no MPI
+    if is_torchrun(os.environ):  # no MPI
         tell_started()
         return
     try:
         mpi4py = import_module("mpi4py")
-        mpi4py.rc.initialize, mpi4py.rc.finalize = False, True  # a library dies of what another MPI's launcher says
+        mpi4py.rc.initialize, mpi4py.rc.finalize = False, True  # another MPI's launcher would crash it
         mpi = import_module("mpi4py.MPI")
         reason = foreign_launcher(os.environ, mpi.Get_library_version())
         advice = "start it with that library's own mpirun"
@@ -338,7 +342,7 @@ def start_rank() -> None:
 
 
 def refuse(reason: str) -> NoReturn:
-    """End a job before it began, with status 2 on every rank; the first one says why."""
+    """End a job before it starts, with status 2 on every rank. The first rank prints the reason."""
     rank = (launcher_place(os.environ) or (1, 0))[1]
     if rank == 0:
         print(f"error: {reason}", file=sys.stderr, flush=True)
@@ -347,6 +351,6 @@ def refuse(reason: str) -> NoReturn:
 
 
 def settle_process() -> None:
-    """Choose BLAS's kernels and threads, and let malloc keep what is freed; before NumPy is loaded."""
+    """Choose BLAS's kernels and threads, and let malloc keep freed memory. Must run before NumPy is imported."""
     choose_blas()
     keep_memory()

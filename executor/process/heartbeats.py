@@ -1,7 +1,7 @@
-"""Heartbeats between the guards of a job: one that is not heard of is named, and everything ends.
+"""Heartbeats between the guards of a job. A silent guard is named, and the job ends.
 
-Every guard has a connection to rank 0's, which answers. A beat is a byte a second; other bytes say that a rank has
-ended, and that the job ends because of one.
+Every guard is connected to rank 0's, which answers. A beat is one byte per second. Other bytes mean that a rank has
+ended, or that the job ends because of one.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ BEAT, BYE, END = b"+", b"-", b"!"
 
 SIOCGIFADDR = 0x8915  # linux/sockios.h
 LINE = 256
-"""More bytes than who comes says of itself."""
+"""More bytes than a connecting guard sends."""
 
 
 @dataclass(frozen=True, slots=True)
 class Meeting:
-    """Where rank 0's guard listens, what shows that a guard is of this job, and how long silence may last."""
+    """Where rank 0's guard listens, the token that identifies guards of this job, and how long silence may last."""
 
     addresses: tuple[str, ...]
     port: int
@@ -38,7 +38,7 @@ class Meeting:
 
 @dataclass(slots=True)
 class _Peer:
-    """A guard at the other end: its rank and host, and when it was heard."""
+    """A connected guard: its rank and host, and when it was last heard."""
 
     heard: float
     rank: int
@@ -46,7 +46,7 @@ class _Peer:
 
 
 class Heartbeats:
-    """One guard's side: rank 0's has a `server` and hears all others, another hears rank 0's."""
+    """One guard's side. Rank 0's has a `server` and hears all others; the others hear rank 0's."""
 
     def __init__(self, server: socket.socket | None, token: str) -> None:
         self._server, self._token = server, token
@@ -54,7 +54,7 @@ class Heartbeats:
         self._peers: dict[socket.socket, _Peer] = {}
 
     def follow(self, silence_s: float, on_silence: Callable[[Sequence[tuple[int, str]]], None]) -> None:
-        """Beat until guards are silent, of which `on_silence` is told, or until one ends the job, or none is left.
+        """Send beats until guards fall silent, one ends the job, or none is left. `on_silence` gets the silent ones.
 
         Time in which this process was stopped does not count.
         """
@@ -78,11 +78,11 @@ class Heartbeats:
     def tell(self, what: bytes) -> None:
         """Send a byte to all."""
         for connection in list(self._peers):
-            with suppress(OSError):  # it is gone, or does not read
+            with suppress(OSError):  # gone, or not reading
                 connection.send(what)
 
     def join(self, place: Meeting, rank: int) -> None:
-        """Connect to rank 0's guard; ConnectionError where it answers at no address."""
+        """Connect to rank 0's guard. Raises ConnectionError if it answers at no address."""
         for address in place.addresses:
             with suppress(OSError):
                 connection = socket.create_connection((address, place.port), CONNECT_S)
@@ -98,8 +98,8 @@ class Heartbeats:
         self._selector.register(connection, selectors.EVENT_READ, partial(self._hear, connection))
 
     def _welcome(self, server: socket.socket, now: float) -> bool:
-        """Take a guard in that knows the token; False, as the job goes on."""
-        with suppress(OSError, ValueError):  # it went, or is no guard
+        """Accept a guard that knows the token. Returns False: the job goes on."""
+        with suppress(OSError, ValueError):  # gone, or not a guard
             connection, _ = server.accept()
             connection.settimeout(CONNECT_S)
             token, rank, host = connection.recv(LINE).decode().split()
@@ -109,12 +109,12 @@ class Heartbeats:
         return False
 
     def _hear(self, connection: socket.socket, now: float) -> bool:
-        """Note what a guard says; True where the job ends."""
+        """Read what a guard sends; return True if the job ends."""
         try:
             said = connection.recv(LINE)
         except OSError:
             said = b""
-        if not said or BYE in said:  # of the first nothing is heard from now on
+        if not said or BYE in said:  # closed, or ended: listen no more
             self._selector.unregister(connection)
         if BYE in said:
             del self._peers[connection]
@@ -124,11 +124,11 @@ class Heartbeats:
 
 
 def own_addresses() -> tuple[str, ...]:
-    """Return the IPv4 address of each of this host's interfaces, the loopback's last of these, and its name."""
+    """Return the IPv4 addresses of this host's interfaces, loopback last, followed by its name."""
     addresses = []
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         for _, name in socket.if_nameindex():
-            with suppress(OSError):  # it has none
+            with suppress(OSError):  # no IPv4 address
                 answer = fcntl.ioctl(probe, SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
                 addresses.append(socket.inet_ntoa(answer[20:24]))
     return (*sorted(addresses, key=lambda address: address.startswith("127.")), socket.gethostname())

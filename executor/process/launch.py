@@ -1,4 +1,4 @@
-"""How a job of ranks starts and ends: one voice for errors that all ranks share, an abort for any that they do not."""
+"""How a job of ranks starts and ends: errors that all ranks share are printed once, any other aborts the job."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from planner.failures import BAD_INPUT, JOB_FAILED, TRACEBACK_VARIABLE, describe
 T = TypeVar("T")
 
 SHOWN_RANKS = 4
-"""How many ranks an error names."""
+"""Number of ranks that an error names."""
 
-READER_LEFT = 141  # as a shell has it: 128 and the signal's number
+READER_LEFT = 141  # as in a shell: 128 plus the signal
 
 
 class SharedError(Exception):
-    """An error that every rank knows of, so that all can end in the same way; `status` is the exit status."""
+    """An error that every rank knows of, so all can end with the same exit `status`."""
 
     def __init__(self, message: str, status: int) -> None:
         super().__init__(message)
@@ -34,12 +34,12 @@ class SharedError(Exception):
 
 
 def agree(ranks: Cluster, prepare: Callable[[], T]) -> T:
-    """Run `prepare` on every rank; where it fails on any rank, raise the first one's SharedError on all."""
+    """Run `prepare` on every rank. If it fails on any, raise the first failure as a SharedError on all."""
     result, failure = None, None
     try:
         result = prepare()
     except BrokenPipeError:
-        raise  # the reader left: the job ends without a word
+        raise  # the reader left: end silently
     except Exception as error:
         if os.environ.get(TRACEBACK_VARIABLE):
             traceback.print_exc()
@@ -51,14 +51,14 @@ def agree(ranks: Cluster, prepare: Callable[[], T]) -> T:
 
 
 def on_first_rank(ranks: Cluster, prepare: Callable[[], T]) -> T | None:
-    """Run `prepare` on rank 0, and return its result there; its failure is every rank's."""
+    """Run `prepare` on rank 0 and return its result there. Its failure is raised on all ranks."""
     return agree(ranks, lambda: prepare() if ranks.rank == 0 else None)
 
 
 def require_alike(ranks: Cluster, values: Mapping[str, str], advice: str = "") -> None:
-    """Raise a SharedError on all ranks where one has another value than the first rank that has any (one all-gather).
+    """Raise a SharedError on all ranks if one has another value than the first rank that has it (one all-gather).
 
-    The error names the ranks and what differs, and ends with the advice.
+    The error names the ranks and the difference, and ends with the advice.
     """
     everyone = ranks.all_gather((os.uname().nodename, values))
     expected: dict[str, tuple[int, str]] = {}
@@ -76,22 +76,25 @@ def require_alike(ranks: Cluster, values: Mapping[str, str], advice: str = "") -
 
 
 def digest(content: bytes) -> str:
-    """Name what a file holds."""
+    """Return a digest of a file's content."""
     return f"content {hashlib.sha256(content).hexdigest()[:12]}"
 
 
 def hear_of_each_other(ranks: Cluster, silence_s: float) -> None:
-    """Let the guards of all ranks beat, and end the job where one is silent for so long; 0 for never (collective)."""
+    """Start heartbeats between the guards of all ranks.
+
+    The job ends if one is silent for `silence_s`; 0 for never (collective).
+    """
     place = ranks.broadcast(meeting(silence_s) if ranks.rank == 0 and silence_s and ranks.size > 1 else None)
     if place is not None:
         tell_meeting(place)
 
 
 def job_main(run: Callable[[Cluster], int], ranks: Cluster) -> NoReturn:
-    """Run a job on all ranks and exit: with its status, or a SharedError's, or by aborting every rank."""
+    """Run a job on all ranks and exit with its status, with that of a SharedError, or by aborting every rank."""
     sys.excepthook = partial(abort_job, ranks)
     if ranks.rank != 0:
-        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115  # open until the process ends
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115  # open to the end
     try:
         status = run(ranks)
         sys.stdout.flush()
@@ -99,13 +102,13 @@ def job_main(run: Callable[[Cluster], int], ranks: Cluster) -> NoReturn:
         status = error.status
         if ranks.rank == 0 and speaks_for_launcher(os.environ, ranks.size):
             print(f"error: {error}", file=sys.stderr, flush=True)
-        ranks.barrier()  # a launcher may end all with the first that ends
-    sys.excepthook = sys.__excepthook__  # the other keeps alive what must be freed before its module goes
+        ranks.barrier()  # a launcher may end all when the first ends
+    sys.excepthook = sys.__excepthook__  # the other keeps objects alive too long
     sys.exit(status)
 
 
 def abort_job(ranks: Cluster, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    """Print an error that other ranks know nothing of, and end the whole job at once; silent where a reader left."""
+    """Print an error that other ranks do not know of, and end the whole job at once. A closed output pipe is silent."""
     if os.environ.get(TRACEBACK_VARIABLE):
         traceback.print_exception(kind, error, trace)
     message, status = describe_failure(error)
@@ -113,20 +116,23 @@ def abort_job(ranks: Cluster, kind: type[BaseException], error: BaseException, t
     if isinstance(error, BrokenPipeError):
         status = READER_LEFT
     elif is_guarded() and isinstance(error, KeyboardInterrupt):
-        os._exit(status)  # the guard was interrupted too, and speaks
+        os._exit(status)  # the guard reports it
     else:
         print(f"error: {where}{message}", file=sys.stderr, flush=True)
     ranks.abort(status or JOB_FAILED)
 
 
 def speaks_for_launcher(environ: Mapping[str, str], size: int) -> bool:
-    """True if this rank 0 should speak, and not another of the jobs of size 1 that a launcher of another MPI makes."""
+    """Return whether this rank 0 should print.
+
+    A launcher of another MPI makes several jobs of size 1, of which one prints.
+    """
     place = launcher_place(environ)
     return size > 1 or place is None or place[1] == 0
 
 
 def require_size(path: str, workers: int, ranks: Cluster) -> None:
-    """Raise a usage error where the job's ranks are not as many as the plan's workers."""
+    """Raise an InputError if the number of ranks is not that of the plan's workers."""
     if ranks.size != workers:
         raise InputError(
             f"{path}: expected {workers} ranks, one per worker, found {ranks.size}: start it with "

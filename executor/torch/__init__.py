@@ -1,7 +1,7 @@
-"""Plans run where PyTorch runs: ranks that torchrun starts, PyTorch's memory, kernels and messages; its files too.
+"""Run plans with PyTorch: ranks of torchrun, PyTorch's memory, kernels and messages, and its files.
 
-Importing this package imports PyTorch; nothing else of the project but `planner.pytorch` does. It enters the kernels
-that call PyTorch's operators, and the reader of its files, in the executor's tables.
+Importing this package imports PyTorch, which otherwise only `planner.pytorch` does. It registers the kernels that call
+PyTorch's operators, and the reader of its files, with the executor.
 """
 
 from __future__ import annotations
@@ -25,13 +25,16 @@ from planner.failures import describe_failure, out_of_memory
 
 @contextmanager
 def on_stream_of(xp: ArrayModule) -> Iterator[None]:
-    """Let PyTorch compute on CuPy's current device and stream, behind what it has queued; one without CUDA nowhere."""
+    """Return a context in which PyTorch computes on CuPy's current device and stream, after its own queued work.
+
+    Without CUDA it does nothing.
+    """
     if not torch.cuda.is_available():
         yield
         return
     device = torch.device("cuda", xp.cuda.Device().id)
     external: Any = torch.cuda.ExternalStream
-    pointer = xp.cuda.get_current_stream().ptr  # of the null stream 0, for which PyTorch makes another
+    pointer = xp.cuda.get_current_stream().ptr  # 0 is the null stream
     stream = external(pointer, device) if pointer else torch.cuda.default_stream(device)
     stream.wait_stream(torch.cuda.current_stream(device))
     with torch.cuda.stream(stream):

@@ -1,7 +1,7 @@
-"""PyTorch's attention of a worker's share, and its gradients: on a processor as products of blocks of rows.
+"""PyTorch's attention for a worker's share, and its gradients: on a CPU, as products of blocks of rows.
 
-PyTorch's own gradients are of rows and keys from the first on, and all at once; a share may be of others, or of one of
-them. Where a worker computes both, one after the other, it computes them at once too.
+PyTorch's own gradients start at the first row and key and are computed together. A worker's share may start elsewhere,
+or need one of them. If a worker computes both in sequence, they are also computed together here.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from executor.torch.fused_attention import forward, gradients, kernels_of
 from executor.torch.tensors import tensor_of, tensors_of
 
 BLOCK_SCORES = 1 << 19
-"""Scores of a block, unless its rows have more in one head: as many as fit a processor's cache."""
+"""Most scores in a block, unless the rows of one head have more. They fit in a CPU's cache."""
 
 BLOCK_ROWS, CAUSAL_ROWS = 256, 64
-"""Rows of a block; fewer where it needs no keys behind its last row."""
+"""Rows in a block. Causal attention has fewer, because a block needs no keys after its last row."""
 
 
 def attention(call: KernelCall) -> None:
-    """Attention as PyTorch has it for processors or GPUs; of what it does not have, the one on arrays."""
+    """Compute attention with PyTorch's kernel for CPUs or GPUs; unsupported cases use the kernel on arrays."""
     query, key, value = tensors_of(call)[0][:3]
     if call.xp is not np and (kernels := kernels_of(call, query, key, value)) is not None:
         forward(call, kernels)
@@ -48,7 +48,7 @@ def attention(call: KernelCall) -> None:
 
 
 def _added(call: KernelCall, biases: Sequence[Array], dtype: torch.dtype) -> torch.Tensor | None:
-    """Return what is added to scores, with minus infinity where attention is blind: [b, h, q, k], or 1 of these."""
+    """Return what is added to scores, with minus infinity at hidden keys: [b, h, q, k], where extents may be 1."""
     total = None
     if call.flag("causal"):
         rows, keys = (torch.arange(*call.ranges[name]) for name in "qk")
@@ -64,12 +64,12 @@ Part = tuple[slice, slice]
 """Samples, and groups of heads."""
 
 Block = tuple[slice, slice]
-"""Query rows, and the keys to which any of them attends."""
+"""Query rows, and the keys that any of them attends to."""
 
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What gradients follow from: of rows [b, g, r, q, any], of keys [b, g, k, any], and what is added to scores."""
+    """The operands of gradients: by rows [b, g, r, q, any], by keys [b, g, k, any], and what is added to scores."""
 
     call: KernelCall
     grad: torch.Tensor
@@ -82,7 +82,7 @@ class Share:
 
     @classmethod
     def of(cls, call: KernelCall) -> Share:
-        """Return what a backward call's operands are, those of 16 bits in single precision."""
+        """Return the operands of a backward call, with 16-bit ones in single precision."""
         grad, query, key, value, *biases, total, inner = call.inputs
         grad, query, total, inner = (_wide(apart(call, array)) for array in (grad, query, total, inner))
         added = _added(call, biases, query.dtype)
@@ -92,11 +92,11 @@ class Share:
 
     @property
     def rows(self) -> int:
-        """How many rows a block has, at most."""
+        """Most rows in a block."""
         return CAUSAL_ROWS if self.call.flag("causal") else BLOCK_ROWS
 
     def parts(self) -> Iterator[Part]:
-        """Cut samples and groups, so that blocks have no more scores than they may."""
+        """Yield parts of samples and groups, such that blocks do not exceed their number of scores."""
         samples, groups, shared, length = self.query.shape[:4]
         heads = max(1, BLOCK_SCORES // max(1, shared * min(length, self.rows) * self.key.shape[2]))
         several = max(1, heads // max(1, groups))
@@ -105,7 +105,7 @@ class Share:
                 yield slice(sample, sample + several), slice(group, group + heads)
 
     def blocks(self) -> Iterator[Block]:
-        """Cut the rows."""
+        """Yield blocks of rows."""
         length, keys = self.query.shape[3], self.key.shape[2]
         ahead = self.call.ranges["q"][0] - self.call.ranges["k"][0]
         for start in range(0, length, self.rows):
@@ -113,7 +113,7 @@ class Share:
             yield slice(start, stop), slice(0, min(keys, max(0, ahead + stop)) if self.call.flag("causal") else keys)
 
     def matrices(self, part: Part, block: Block) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the probabilities of a block and the gradient of its scores, [b and g, r and q, k]."""
+        """Return the probabilities of a block and the gradient of its scores: [b and g, r and q, k]."""
         less = self._less(part, block)
         queries, keys = of_rows(self.query, part, block), of_keys(self.key, part, block)
         probabilities = torch.baddbmm(less, queries, keys.mT, alpha=self.call.number("scale")).exp_()
@@ -122,7 +122,7 @@ class Share:
         return probabilities, slopes.mul_(probabilities)
 
     def _less(self, part: Part, block: Block) -> torch.Tensor:
-        """Return what is added to scores less the logarithms of sums, all of whose keys may be one."""
+        """Return what is added to scores minus the log-sum-exp. Its extent along keys may be 1."""
         if self.added is None:
             return of_rows(self.total, part, block).neg()
         places = (*part, slice(None), *block)
@@ -136,17 +136,17 @@ def _wide(array: Array) -> torch.Tensor:
 
 
 def of_rows(tensor: torch.Tensor, part: Part, block: Block) -> torch.Tensor:
-    """Return rows of a block as matrices, one of each sample and group."""
+    """Return the rows of a block as matrices, one for each sample and group."""
     return tensor[(*part, slice(None), block[0])].flatten(2, 3).flatten(0, 1)
 
 
 def of_keys(tensor: torch.Tensor, part: Part, block: Block) -> torch.Tensor:
-    """Return keys, or values, of a block as matrices, one of each sample and group."""
+    """Return the keys, or values, of a block as matrices, one for each sample and group."""
     return tensor[(*part, block[1])].flatten(0, 1)
 
 
 def gradients_by_blocks(call: KernelCall, of_query: Array | None, of_keys_and_values: Sequence[Array]) -> None:
-    """Write the gradients of queries, in columns `e` of the call, and of keys and values, or either alone."""
+    """Write the gradients of queries (columns `e` of the call), of keys and values, or of both."""
     share, scale = Share.of(call), call.number("scale")
     query = None if of_query is None else tensor_of(apart(call, of_query))
     dtype = share.query.dtype
@@ -167,9 +167,9 @@ def gradients_by_blocks(call: KernelCall, of_query: Array | None, of_keys_and_va
 
 
 def write_gradients(call: KernelCall, of_query: Array | None, of_keys_and_values: Sequence[Array]) -> bool:
-    """Write the gradients of queries, in columns `e` of the call, and of keys and values, or either alone.
+    """Write the gradients of queries (columns `e` of the call), of keys and values, or of both.
 
-    False, with nothing written, of what PyTorch has no kernel for on a GPU.
+    Return False, and write nothing, if PyTorch has no kernel for the call on a GPU.
     """
     if call.xp is np:
         gradients_by_blocks(call, of_query, of_keys_and_values)
@@ -185,19 +185,19 @@ def write_gradients(call: KernelCall, of_query: Array | None, of_keys_and_values
 
 
 def backward_query(call: KernelCall) -> None:
-    """Gradient of the queries."""
+    """Compute the gradient of the queries."""
     if not write_gradients(call, call.outputs[0], ()):
         run(KERNELS["attention_backward_query"], call)
 
 
 def backward_keys(call: KernelCall) -> None:
-    """Gradients of keys and of values."""
+    """Compute the gradients of keys and values."""
     if not write_gradients(call, None, call.outputs):
         run(KERNELS["attention_backward_keys"], call)
 
 
 def backward_at_once(of_query: KernelCall, of_keys: KernelCall) -> None:
-    """Gradients of queries, keys and values."""
+    """Compute the gradients of queries, keys and values."""
     if not write_gradients(of_query, of_query.outputs[0], of_keys.outputs):
         run(KERNELS["attention_backward_query"], of_query)
         run(KERNELS["attention_backward_keys"], of_keys)
@@ -213,4 +213,4 @@ ATTENTION: dict[str, Kernel] = {
 """Kernels by operator."""
 
 AT_ONCE = {(f"{name}_backward_query", f"{name}_backward_keys"): backward_at_once for name in NAMES}
-"""Kernels of two calls of the same operands, one behind the other, by their operators."""
+"""Kernels for two consecutive calls with the same operands, by their operators."""

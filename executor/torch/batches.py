@@ -1,4 +1,4 @@
-"""Batches of tensors: a whole batch that all ranks have, or each rank's rows of it."""
+"""Batches of tensors: a whole batch on all ranks, or each rank's rows of it."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from planner.graph.ir import Graph, Tensor
 from planner.pytorch.arguments import Arguments, Inputs
 
 Tensors = torch.Tensor | Inputs
-"""One tensor, or several in order or by name, in containers too."""
+"""One tensor, or several in order or by name, possibly in containers."""
 
 
 class Batch:
-    """One batch as a data set: the whole tensors by the names of the graph's inputs (collective)."""
+    """One batch as a data set: the whole tensors, by the names of the graph's inputs (collective)."""
 
     identity, steps_per_epoch = "tensors", 1
     held_out: HeldOut | None = None
 
-    def __init__(  # noqa: PLR0913 -- what a step is given, and how ranks take it
+    def __init__(  # noqa: PLR0913 -- a step's arguments
         self,
         graph: Graph,
         module: nn.Module,
@@ -42,9 +42,9 @@ class Batch:
         cluster: Cluster | None = None,
         fill: bool = False,
     ) -> None:
-        """Take what a module is called with, and the targets of its loss; without a cluster they are whole.
+        """Take the arguments of a module's call and the targets of its loss. Without a cluster they are whole.
 
-        To `fill` a smaller batch up is to take its rows again.
+        With `fill`, the rows of a batch that is too small are repeated.
         """
         ranks = 1 if cluster is None else cluster.size
         arguments = Arguments(inputs if isinstance(inputs, Mapping) else _listed(inputs), _listed(targets))
@@ -77,24 +77,24 @@ class Batch:
 
 
 def _refuse_surplus(names: Sequence[str], planned: Sequence[str]) -> None:
-    """Raise an InputError for tensors that the module was not planned with: nothing would read them."""
+    """Raise an InputError for tensors that the module was not planned with, which nothing would read."""
     if planned and (surplus := [name for name in names if name not in planned]):
         raise InputError(
             f"expected the {len(planned)} inputs and targets that the module was planned with ({', '.join(planned)}), "
-            f"found {len(names)}, {', '.join(surplus)} among them: leave out what it was not planned with"
+            f"found {len(names)}, among them {', '.join(surplus)}: leave out those that it was not planned with"
         )
 
 
 def _known(name: str, value: object) -> torch.Tensor:
-    """Return a tensor that has its elements; ValueError for anything else."""
+    """Return a tensor that has data. Raises ValueError for anything else."""
     if not isinstance(value, torch.Tensor) or value.is_meta:
         kind = "one without memory" if isinstance(value, torch.Tensor) else type(value).__name__
-        raise ValueError(f"{name}: expected a tensor, found {kind}: torch.as_tensor makes one")
+        raise ValueError(f"{name}: expected a tensor, found {kind}: use torch.as_tensor")
     return value
 
 
 def _places(tile: Tile) -> tuple[slice | NDArray[np.int64], ...]:
-    """Return where a tile lies in the whole batch, as slices where it is in one piece, which cost no copy."""
+    """Return the position of a tile in the whole batch, as slices if it is contiguous, which avoids a copy."""
     if all(len(runs) == 1 for runs in tile.region):
         starts = [tile.first_row, *[0] * len(tile.region)]
         return tuple(slice(start + at, stop + at) for ((start, stop),), at in zip(tile.region, starts, strict=False))
@@ -102,12 +102,12 @@ def _places(tile: Tile) -> tuple[slice | NDArray[np.int64], ...]:
 
 
 def _shape(graph: Graph, tensor: Tensor) -> tuple[int, ...]:
-    """Return the shape of a whole batch's input, of which `tensor` may be a micro-batch's rows."""
+    """Return the shape of an input for a whole batch. `tensor` may have the rows of a micro-batch."""
     return (tensor.shape[0] * graph.micro_batches, *tensor.shape[1:]) if tensor.shape else ()
 
 
 def _is_part(name: str, shape: tuple[int, ...], array: HostArray, ranks: int, fill: bool) -> bool:
-    """True for rows of an input of this shape, False for the whole; ValueError for anything else."""
+    """Return True for some rows of an input of this shape, False for the whole. Raises ValueError for anything else."""
     if groups(array.shape, shape) is not None:
         return False
     rows = prod(shape) // max(1, prod(array.shape[1:]))
@@ -116,19 +116,19 @@ def _is_part(name: str, shape: tuple[int, ...], array: HostArray, ranks: int, fi
         return True
     part = f", or {[shape[0] // ranks, *shape[1:]]} on each of {ranks} ranks" if ranks > 1 and shape else ""
     raise ValueError(
-        f"{name}: expected shape {list(shape)}{part}, found {list(array.shape)}: DataLoader's drop_last=True leaves a "
-        "smaller last batch out, distribute(..., fill=True) takes its rows again"
+        f"{name}: expected shape {list(shape)}{part}, found {list(array.shape)}: DataLoader's drop_last=True drops a "
+        "smaller last batch, distribute(..., fill=True) repeats its rows"
     )
 
 
 def _put_together(name: str, array: HostArray, offers: list[HostArray | int]) -> HostArray:
-    """Return a whole input, of which every rank gave its rows, or all the same; ValueError where they gave others."""
+    """Return a whole input. Each rank offers its rows, or all offer the same. Raises ValueError if they differ."""
     parts = [offer for offer in offers if not isinstance(offer, int)]
     if len(parts) == len(offers):
         return parts[0] if all(np.array_equal(part, parts[0]) for part in parts) else np.concatenate(parts)
     if different := [rank for rank, offer in enumerate(offers) if not isinstance(offer, int) or offer != offers[0]]:
         raise ValueError(
-            f"{name}: expected one whole batch on all ranks, or of every rank its {len(offers)}th part; rank"
+            f"{name}: expected the same whole batch on all ranks, or 1/{len(offers)} of it from each; rank"
             f"{'s' * (len(different) > 1)} {', '.join(map(str, different))} gave another than rank 0: with a "
             f"DistributedSampler let DataLoader's batch_size be the planned one divided by {len(offers)}"
         )

@@ -1,4 +1,4 @@
-"""Checkpoints of `torch.distributed.checkpoint`: every rank writes its tiles, and reads its own of any plan's."""
+"""Checkpoints by `torch.distributed.checkpoint`. Each rank writes its tiles and reads its own, under any plan."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ COMPLETE = ".metadata"
 """The file that `torch.distributed.checkpoint` writes last."""
 
 KEPT = 2
-"""How many complete checkpoints stay."""
+"""Number of complete checkpoints that are kept."""
 
 CLASSES: Mapping[str, Any] = {
     f"{kind.__module__}.{kind.__qualname__}": kind
@@ -44,16 +44,16 @@ CLASSES: Mapping[str, Any] = {
         *(filesystem._StorageInfo, filesystem._StoragePrefix, torch.serialization._get_layout, PosixPath),
     )
 }
-"""What a checkpoint's index is made of."""
+"""The classes in a checkpoint's index."""
 
 
 ADVICE = ": give all ranks the same, or distribute(..., agree=False)"
 
 
 class Tile(torch.Tensor):
-    """What this rank holds of a tensor, in memory that is read and written: `region` of a whole of some shape.
+    """This rank's part of a tensor, in the memory that is read and written: a `region` of a whole of some shape.
 
-    It has the methods by which `torch.distributed.checkpoint` asks tensors for their boxes, and no others.
+    It only has the methods with which `torch.distributed.checkpoint` asks tensors for their boxes.
     """
 
     local: torch.Tensor
@@ -61,7 +61,7 @@ class Tile(torch.Tensor):
 
     @staticmethod
     def of(local: torch.Tensor, region: Region, shape: tuple[int, ...]) -> Tile:
-        """Describe the local elements of a region."""
+        """Return the tile of the local elements of a region."""
         tile: Tile = torch.Tensor._make_wrapper_subclass(Tile, shape, dtype=local.dtype)
         tile.local = local.view(local_shape(region))
         tile.chunks = {
@@ -71,7 +71,7 @@ class Tile(torch.Tensor):
         return tile
 
     def copied(self) -> Tile:
-        """Return the same part in host memory of its own."""
+        """Return a copy of the tile in host memory."""
         tile: Tile = torch.Tensor._make_wrapper_subclass(Tile, self.shape, dtype=self.dtype)
         tile.local, tile.chunks = self.local.to("cpu", copy=True), self.chunks
         return tile
@@ -96,11 +96,11 @@ class Tile(torch.Tensor):
     @classmethod
     def __torch_dispatch__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
         """Refuse every operator."""
-        raise TypeError(f"{function} of a part that is there to be saved and loaded")
+        raise TypeError(f"{function}: a tile can only be saved and loaded")
 
 
 class TrainingState:
-    """What training is made of: weights, states and the optimizer's groups, as PyTorch's checkpoints take them."""
+    """The state of training, as PyTorch's checkpoints take it: weights, optimizer states and the optimizer's groups."""
 
     def __init__(self, trainer: Trainer, updates: PlannedUpdates | None) -> None:
         self.steps = 0
@@ -108,7 +108,7 @@ class TrainingState:
         self._updates = updates
 
     def state_dict(self) -> dict[str, Any]:
-        """Return this rank's tiles in the memory that is trained, by the names that PyTorch has for them."""
+        """Return this rank's tiles, in the memory that is trained, by PyTorch's names."""
         graph, updates = self._trainer.graph, self._updates.updates if self._updates else ()
         weights = {name: entry for name, entry in entries_of(graph).items() if entry.tensor is not None}
         held = {entry.tensor for entry in weights.values()}
@@ -127,7 +127,7 @@ class TrainingState:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take what is in no tile; the tiles have been read in place."""
+        """Take the values that are not tiles. Tiles have been read in place."""
         self.steps = state["steps"]
         if self._updates is not None:
             self._updates.resume(self.steps, state["optimizer"]["param_groups"])
@@ -139,10 +139,10 @@ class TrainingState:
 
 
 class _Copies(AsyncStager):
-    """Copies what is saved into host memory, so that training goes on while it is written."""
+    """Copies the saved state to host memory, so that training can go on while it is written."""
 
     def stage(self, state_dict: dict[str, Any]) -> dict[str, Any]:
-        """Return the state with tiles of its own."""
+        """Return the state with copied tiles."""
         return {name: self._copied(value) for name, value in state_dict.items()}
 
     def _copied(self, value: Any) -> Any:
@@ -156,10 +156,10 @@ class _Copies(AsyncStager):
 
 
 class _Index(pickle.Unpickler):
-    """Reads `.metadata`: descriptions of tensors, and nothing that names other code."""
+    """Reads `.metadata`, which may contain descriptions of tensors but no other code."""
 
     def find_class(self, module: str, name: str) -> Any:
-        """Return a class of an index; UnpicklingError for anything else."""
+        """Return a class of an index. Raises UnpicklingError for anything else."""
         known: Any = getattr(torch, name, None) if module == "torch" else CLASSES.get(f"{module}.{name}")
         if module == "torch" and not (isinstance(known, torch.dtype) or known is torch.Size):
             known = None
@@ -169,26 +169,26 @@ class _Index(pickle.Unpickler):
 
 
 class _Reader(filesystem.FileSystemReader):
-    """Reads a checkpoint's folder without running anything that it names."""
+    """Reads a checkpoint's folder without running any code that it names."""
 
     def read_metadata(self, *_args: Any, **_options: Any) -> Metadata:
-        """Return the folder's index; CheckpointError where it is damaged or names code."""
+        """Return the folder's index. Raises CheckpointError if it is damaged or names code."""
         path = Path(self.path) / COMPLETE
         try:
             with path.open("rb") as file:
                 index: Metadata = _Index(file).load()
             index.storage_meta = index.storage_meta or metadata.StorageMeta()
             index.storage_meta.load_id = self.load_id
-        except Exception as error:  # of every kind, by where the file is damaged
+        except Exception as error:  # any kind, depending on the damage
             raise CheckpointError(f"{path}: {str(error).partition(chr(10))[0]}: remove its folder") from error
         return index
 
 
 class _Values(DefaultLoadPlanner):
-    """Reads what is in no tensor as `torch.load` does that runs nothing."""
+    """Reads values that are not tensors with `torch.load` in its safe mode."""
 
     def load_bytes(self, read_item: ReadItem, value: BytesIO) -> None:
-        """Take a value; UnpicklingError where it names code that `torch.serialization` does not know as safe."""
+        """Load a value. Raises UnpicklingError if it names code that `torch.serialization` does not consider safe."""
         data, safe = torch.load(value, weights_only=True), BytesIO()
         torch.save(data, safe)
         safe.seek(0)
@@ -196,9 +196,9 @@ class _Values(DefaultLoadPlanner):
 
 
 class Checkpoints:
-    """Checkpoints of one training in folders `step-N`, written while training goes on; every method is collective.
+    """Checkpoints of one training in folders `step-N`, written while training goes on. All methods are collective.
 
-    Every rank must see the folders. One without `.metadata` is not complete, and is passed over.
+    All ranks must see the folders. A folder without `.metadata` is incomplete and is ignored.
     """
 
     def __init__(self, state: TrainingState, trainer: Trainer, agree: bool) -> None:
@@ -210,9 +210,9 @@ class Checkpoints:
         self._saving: Future[Any] | None = None
 
     def save(self, folder: Path, others: Mapping[str, Any]) -> Future[Any]:
-        """Begin to write a checkpoint of this step, once the one before is written; of those keep the last two.
+        """Start writing a checkpoint of this step after the previous one is written. The last two are kept.
 
-        Raises a JobError where training is not finite, a SharedError where ranks do not hold the same.
+        Raises JobError if a value is not finite, and SharedError if replicas differ between ranks.
         """
         self.wait()
         changed = [tensor.name for tensor in saved_tensors(self._trainer.graph)]
@@ -233,12 +233,12 @@ class Checkpoints:
         return self._saving
 
     def wait(self) -> None:
-        """Wait for what is being written; raises what went wrong."""
+        """Wait for the checkpoint that is being written. Raises its errors."""
         if self._saving is not None:
             self._saving.result()
 
     def resume(self, folder: Path, others: Mapping[str, Any]) -> int:
-        """Go on from a folder's last complete checkpoint; return the steps done, 0 where there is none."""
+        """Resume from a folder's last complete checkpoint. Return the steps done, 0 if there is none."""
         self.wait()
         last = self._cluster.broadcast(complete(folder)[-1:])
         for path in last:
@@ -252,5 +252,5 @@ class Checkpoints:
 
 
 def complete(folder: Path) -> list[Path]:
-    """Return the complete checkpoints of a folder, by their steps."""
+    """Return the complete checkpoints of a folder, ordered by step."""
     return sorted(path.parent for path in folder.glob(f"step-*/{COMPLETE}"))

@@ -1,8 +1,8 @@
-"""Transfers that are collectives, as operations of `torch.distributed`, on a process group for every group of workers.
+"""Transfers that are collectives, as operations of `torch.distributed`, with a process group for each group of workers.
 
-Everything else is messages. What PyTorch's operations want in one piece is packed beside the arena, parts of unlike
-size with room to spare; sums are added in the order of the backend's algorithm, so that results equal those of messages
-but for rounding.
+All other transfers are messages. Operands that PyTorch needs contiguous are packed outside the arena, with padding for
+parts of different sizes. Sums are computed in the order of the backend's algorithm, so results equal those of messages
+up to rounding.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ REDUCTIONS: Mapping[str, Any] = MappingProxyType(
 )
 ALL_GATHER = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
 REDUCE_SCATTER = getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)
-"""As newer and older versions of PyTorch name them."""
+"""The names in newer and older versions of PyTorch."""
 
 Members = tuple[int, ...]
 Pieces = tuple[Piece, ...]
@@ -40,7 +40,7 @@ MakeGroup = Callable[[Members], dist.ProcessGroup]
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """An operation: the copies before it, what starts it, and the copies after it."""
+    """An operation: the copies before it, the function that starts it, and the copies after it."""
 
     packing: list[Pair]
     start: Callable[[], Any]
@@ -48,7 +48,7 @@ class Steps:
 
 
 class Scratch:
-    """Memory beside the arena that transfers take from their start to their end."""
+    """Memory outside the arena that transfers use from start to end."""
 
     def __init__(self, memory: Memory) -> None:
         self._memory = memory
@@ -57,7 +57,7 @@ class Scratch:
         self.nbytes = 0
 
     def take(self, transfer: int, elements: int, dtype: np.dtype[Any]) -> Array:
-        """Return room for so many elements: the smallest that is free, or new."""
+        """Return memory for `elements`: the smallest free block that is large enough, or a new one."""
         nbytes = max(elements, 1) * dtype.itemsize
         block = min(
             (block for block in self._free if block.nbytes >= nbytes), key=lambda block: block.nbytes, default=None
@@ -70,14 +70,15 @@ class Scratch:
         return block[: elements * dtype.itemsize].view(dtype)
 
     def give_back(self, transfer: int) -> None:
-        """Let later transfers have what this one took."""
+        """Make the memory of a transfer available to later ones."""
         self._free += self._taken.pop(transfer, [])
 
 
 class CollectiveMessages(ProcessGroupMessages):
-    """Messages of a process group, and operations where all of a transfer's messages are one.
+    """Messages of a process group, with operations for transfers that are collectives.
 
-    `among` makes the process group of some ranks, on these alone, or returns it again; all make theirs in one order.
+    `among` returns the process group of some ranks; only these ranks create it. All create their groups in the same
+    order.
     """
 
     def __init__(self, memory: Memory, group: dist.ProcessGroup, sockets: LocalSockets, among: MakeGroup) -> None:
@@ -89,12 +90,12 @@ class CollectiveMessages(ProcessGroupMessages):
 
     @property
     def outside_arena(self) -> Mapping[str, int]:
-        """Bytes allocated beside the arena, by what they are."""
+        """Bytes allocated outside the arena, by purpose."""
         scratch = {"operands of collectives": self._scratch.nbytes} if self._scratch.nbytes else {}
         return {**super().outside_arena, **scratch}
 
     def send(self, task: Send) -> Action:
-        """Return the action that packs messages; of an operation everything is `receive`'s."""
+        """Return the action that packs messages. For an operation, `receive` does everything."""
         self._sends[task.transfer] = task
         return super().send(task) if task.collective is None or not task.messages else nothing
 
@@ -135,7 +136,7 @@ class CollectiveMessages(ProcessGroupMessages):
 
 
 class Operation:
-    """A worker's part of a transfer as an operation: what it packs into scratch memory, starts, and unpacks from it."""
+    """A worker's part of a transfer as an operation: it packs into scratch memory, starts, and unpacks."""
 
     def __init__(
         self,
@@ -156,7 +157,7 @@ class Operation:
         self._reduction = REDUCTIONS[receive.reducer] if receive.reducer is not None else None
 
     def steps(self, kind: str) -> Steps:
-        """Return what to do for a kind of collective."""
+        """Return the steps for a kind of collective."""
         kinds: Mapping[str, Callable[[], Steps]] = {
             "all-gather": self._all_gather,
             "reduce-scatter": self._reduce_scatter,
@@ -168,7 +169,7 @@ class Operation:
         return kinds[kind]()
 
     def _all_gather(self) -> Steps:
-        """Parts are as long as the longest."""
+        """All-gather. Parts are padded to the longest."""
         length = max(map(_elements, (self._own, *self._received.values())))
         own, every = self._take(length), self._take(length * len(self._members))
         unpacking = [
@@ -183,7 +184,7 @@ class Operation:
         )
 
     def _reduce_scatter(self) -> Steps:
-        """Shares are as long as the longest."""
+        """Reduce-scatter. Shares are padded to the longest."""
         pieces_of = {self._memory.worker: self._own, **self._sent}
         shares = [pieces_of.get(member, ()) for member in self._members]
         length = max(map(_elements, shares))
@@ -250,7 +251,7 @@ class Operation:
         return self._scratch.take(self._transfer, elements, self._dtype)
 
     def _packed(self, pieces: Pieces, room: Array) -> list[Pair]:
-        """Return the copies of pieces of the source, one behind the other, into scratch memory."""
+        """Return the copies of pieces of the source, in sequence, into scratch memory."""
         parts = [self._memory.part(self._source, piece.source_slices) for piece in pieces]
         return list(zip(_laid_out(parts, room), parts, strict=True))
 
@@ -261,7 +262,7 @@ class Operation:
 
 
 def _groups(program: WorkerProgram) -> Iterator[Members]:
-    """Yield the groups of all workers of every operation, in the common order."""
+    """Yield the groups of all workers in every operation, in the common order."""
     for task in program.tasks:
         if isinstance(task, Receive) and task.collective is not None:
             yield from (group.workers for group in task.collective.groups)
@@ -272,6 +273,6 @@ def _elements(pieces: Pieces) -> int:
 
 
 def _laid_out(parts: Sequence[Array], room: Array) -> list[Array]:
-    """Return views of memory for arrays of these shapes, one behind the other."""
+    """Return consecutive views of memory for arrays of these shapes."""
     ends = accumulate((part.size for part in parts), initial=0)
     return [room[at : at + part.size].reshape(part.shape) for at, part in zip(ends, parts, strict=False)]

@@ -1,8 +1,7 @@
-"""Kernels as functions of PyTorch's tensors.
+"""Kernels as functions of PyTorch tensors.
 
-On a GPU operands of 16 bits are computed with in single precision: the functions are given the largest as they are,
-which PyTorch promotes where it meets others, and the others in single precision. On a processor the kernels on arrays
-do that.
+On a GPU, 16-bit operands are computed in single precision: the largest operands are passed unchanged, because PyTorch
+promotes them when they meet others, and all others in single precision. On a CPU the kernels on arrays do that.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from executor.kernels import KERNELS, Kernel, KernelCall, run
 from executor.torch.tensors import tensors_of
 
 Writing = Callable[..., object]
-"""Is given a call, its operands and each output, which it writes in the end: that may be the memory of an operand."""
+"""Takes a call, its operands and each output. It writes outputs last, because they may share memory with operands."""
 
 WIDE = (torch.float32, torch.float64)
 NARROW = (torch.float16, torch.bfloat16)
@@ -25,7 +24,7 @@ WHOLE = (torch.int32,)
 
 
 def are_computed(call: KernelCall, operands: list[torch.Tensor]) -> bool:
-    """True if PyTorch computes with these operands: none is empty, and on a processor all are of at least 32 bits."""
+    """Return whether PyTorch computes with these operands: none is empty, and on a CPU all have at least 32 bits."""
     dtypes = (*WIDE, *WHOLE, *(() if call.xp is np else NARROW))
     return all(x.dtype in dtypes and x.numel() for x in operands)
 
@@ -35,20 +34,20 @@ def _are_computed(call: KernelCall) -> bool:
 
 
 def widened(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a tensor of 16 bits in single precision, any other as it is."""
+    """Return a 16-bit tensor in single precision, any other unchanged."""
     return tensor.float() if tensor.dtype in NARROW else tensor
 
 
 def sum_over(x: torch.Tensor, dims: tuple[int, ...], out: torch.Tensor) -> None:
-    """Write the sum over dimensions, which may be none."""
-    if not dims or (x.dtype != out.dtype and out.dtype in NARROW):  # PyTorch would round what it adds up
+    """Write the sum over dimensions, which may be empty."""
+    if not dims or (x.dtype != out.dtype and out.dtype in NARROW):  # PyTorch would round each addend
         out.copy_(x.sum(dims) if dims else x)
     else:
         torch.sum(x, dims, dtype=out.dtype, out=out)
 
 
 def copy_all(outs: Sequence[torch.Tensor], results: Sequence[torch.Tensor]) -> None:
-    """Write the results into outputs."""
+    """Write the results to the outputs."""
     for out, result in zip(outs, results, strict=True):
         out.copy_(result)
 

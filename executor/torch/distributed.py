@@ -1,4 +1,4 @@
-"""A module of PyTorch trained by a plan, from the ranks' own program."""
+"""Train a PyTorch module by a plan, in the ranks' own program."""
 
 from __future__ import annotations
 
@@ -48,9 +48,9 @@ from planner.plans.plan_json import plan_of
 
 
 class Initial(InMemory):
-    """A module's state dict, read as it is; a submodule on the meta device is initialized while its entries are read.
+    """A module's state dict. A submodule on the meta device is initialized when its entries are read.
 
-    Its random numbers follow from the seed and its name, so that all ranks read parts of the same.
+    Its random numbers follow from the seed and its name, so all ranks read parts of the same values.
     """
 
     def __init__(self, module: nn.Module, graph: Graph, seed: int) -> None:
@@ -61,13 +61,13 @@ class Initial(InMemory):
         self._tensors |= {
             name: tensor.clone()
             for name, tensor in self._tensors.items()
-            if name not in held  # needed to the end
+            if name not in held  # used to the end
         }
         self._initialized = lru_cache(1)(self._initialize)
 
     @property
     def kinds(self) -> Mapping[str, Kind]:
-        """Shape and dtype of every entry, by its name."""
+        """Shape and dtype of every entry, by name."""
         return {
             name: (tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."))
             for name, tensor in self._tensors.items()
@@ -82,18 +82,18 @@ class Initial(InMemory):
         return InMemory({name: array_of(tensor.cpu())}).read(name, region)
 
     def digest(self) -> str:
-        """Return what modules of the same weights have in common; what the seed makes all ranks make alike."""
+        """Return a digest of the weights. Weights that the seed determines are excluded."""
         there = {name: tensor for name, tensor in self._tensors.items() if not tensor.is_meta}
         return checkpoint.digest({name: checksum(array_of(tensor.cpu())) for name, tensor in there.items()})
 
     def _initialize(self, name: str) -> Mapping[str, torch.Tensor]:
-        """Return the initial parameters and buffers of one submodule, without its children's."""
+        """Return the initial parameters and buffers of one submodule, without its children."""
         submodule = copy.deepcopy(self._module.get_submodule(name))
         initialize: Any = getattr(submodule, "reset_parameters", None)
         if initialize is None:
             raise WeightsError(
-                f"{name or 'the module'}: a {type(submodule).__name__} on the meta device without reset_parameters(), "
-                "which makes its weights: give distribute() a file of weights"
+                f"{name or 'the module'}: a {type(submodule).__name__} on the meta device has no reset_parameters() to "
+                "initialize its weights: pass a file of weights to distribute()"
             )
         submodule.to_empty(device="cpu", recurse=False)
         with torch.random.fork_rng([]):
@@ -103,17 +103,17 @@ class Initial(InMemory):
 
 
 def sharded_state(trainer: Trainer, names: Iterable[str] | None = None) -> Mapping[str, DTensor]:
-    """Return entries of the module's state dict that tensors of the graph hold, in the arena's memory (collective).
+    """Return entries of the module's state dict as DTensors in the arena's memory (collective); all by default.
 
-    By default all. Raises a PlanError that names the entry where an extent is split unevenly, or interleaved in ways
-    that DTensor does not put together.
+    Raises PlanError, naming the entry, if an extent is split unevenly, or interleaved in a way that DTensor does not
+    support.
     """
     held = held_entries(trainer)
     return {name: _sharded(trainer, name, held[name]) for name in (held if names is None else names)}
 
 
 def held_entries(trainer: Trainer) -> Mapping[str, Entry]:
-    """Return the entries of the module's state dict that tensors of the graph hold."""
+    """Return the entries of the module's state dict that are tensors of the graph."""
     return {name: entry for name, entry in entries_of(trainer.graph).items() if entry.tensor is not None}
 
 
@@ -121,11 +121,11 @@ def _sharded(trainer: Trainer, name: str, entry: Entry) -> DTensor:
     plan, tensor = trainer.programs.plan, trainer.graph.tensors[entry.tensor or ""]
     layout = plan.layouts[tensor.name]
     grouped = groups(entry.shape, tensor.shape)
-    assert grouped is not None, name  # a graph was checked for that
+    assert grouped is not None, name  # checked with the graph
     axes = mesh_axes(layout, plan.ways, tensor.shape, grouped)
     reason = uneven(tensor.shape, layout, plan.ways) or interleaved_twice(axes)
     if reason is not None:
-        raise PlanError(f"{name}: {reason}: DTensor has no such parts; state_dict() has it whole")
+        raise PlanError(f"{name}: {reason}: DTensor does not support that; use state_dict() for the whole")
     local = tensor_of(trainer.view(tensor.name))
     local = local.view([prod(local.shape[axis] for axis in group) for group in grouped])
     mesh = _mesh(local.device.type, tuple(axis.ways for axis in axes))
@@ -141,7 +141,7 @@ def _sharded(trainer: Trainer, name: str, entry: Entry) -> DTensor:
 
 @cache
 def _mesh(device: str, ways: tuple[int, ...]) -> DeviceMesh:
-    """Return all ranks as a mesh (collective, the first time)."""
+    """Return all ranks as a mesh (collective on first use)."""
     return DeviceMesh(device, torch.arange(prod(ways)).reshape(ways or (1,)))
 
 
@@ -157,12 +157,12 @@ def _placement(placement: AxisPlacement) -> Placement:
 
 
 TIMEOUT = timedelta(minutes=30)
-"""How long ranks wait for each other, as long as PyTorch's do."""
+"""How long ranks wait for each other, as in PyTorch."""
 
 AUTOCASTS = ("cpu", "cuda")
 
 
-def distribute(  # noqa: PLR0913 -- the start, and how ranks run
+def distribute(  # noqa: PLR0913 -- keyword settings
     module: nn.Module,
     plan: Plan | str | Path,
     optimizer: torch.optim.Optimizer | None = None,
@@ -176,16 +176,15 @@ def distribute(  # noqa: PLR0913 -- the start, and how ranks run
 ) -> Distributed:
     """Return the training of a module by a plan of its graph, on the ranks of the process group (collective).
 
-    Every rank calls it with a module of the same weights, of which it takes its part; the module stays as it is. What
-    is on the meta device is initialized part by part, or read from `weights`, a file of a state dict. An `optimizer` of
-    the module's parameters, with the state that it has, takes the place of the one that the plan makes. To `fill` a
-    batch that is smaller than planned is to take its rows again. Transfers that are `collectives` are messages between
-    "pairs" of ranks or, with a "library", operations of PyTorch's, whose sums are rounded in another order. Ranks that
-    `agree` compare plans, weights and options now, and what they hold where a checkpoint is written. A process
-    that torchrun started need not have made a group. Raises a PlanError for ranks of another number than the plan's
-    workers and for an optimizer that was not planned, a WeightsError for a module that was not planned, a BackendError
-    where there is no GPU for it, a TransportError for other `collectives`; later a JobError that names the ranks that
-    are missing after `timeout`.
+    Every rank passes a module with the same weights and takes its part of them; the module itself does not change.
+    Submodules on the meta device are initialized part by part, or read from `weights`, a state dict file. An
+    `optimizer` of the module's parameters replaces the one that the plan makes, including its state. With `fill`, the
+    rows of a batch that is too small are repeated. `collectives` are messages between "pairs" of ranks, or operations
+    of PyTorch's "library", whose sums are rounded in another order. If they `agree`, ranks compare plans, weights and
+    options now, and replicas when a checkpoint is written. A process started by torchrun does not need to create a
+    group. Raises PlanError if the number of ranks is not that of the plan's workers or the optimizer was not planned,
+    WeightsError if the module was not planned, BackendError without a GPU for it, and TransportError for unknown
+    `collectives`; later JobError, which names the ranks that are missing after `timeout`.
     """
     plan = plan_of(plan)
     if not dist.is_initialized():
@@ -215,37 +214,37 @@ def distribute(  # noqa: PLR0913 -- the start, and how ranks run
 
 
 class Distributed:
-    """A module's training, of which this rank has its part; every method is collective."""
+    """The training of a module, of which this rank has its part. All methods are collective."""
 
     def __init__(
         self, trainer: Trainer, module: nn.Module, optimizer: torch.optim.Optimizer | None, fill: bool, agree: bool
     ) -> None:
         self.trainer = trainer
         self.optimizer = optimizer
-        """Of PyTorch's classes: groups and state are those of the training; its own `step` updates nothing."""
+        """PyTorch's optimizer, with the groups and the state of this training. Its own `step` updates nothing."""
         self.sent_bytes: NDArray[np.int64] = np.zeros(trainer.cluster.size, np.int64)
-        """What this rank sent to every other in the last step."""
+        """Bytes that this rank sent to every other in the last step."""
         self._module, self._fill, self._agree = module, fill, agree
         self._updates = None if optimizer is None else PlannedUpdates(trainer, module, optimizer)
         self._state = TrainingState(trainer, self._updates)
 
     @property
     def rank(self) -> int:
-        """Which worker of the plan this rank is."""
+        """The worker of the plan that this rank is."""
         return self.trainer.cluster.rank
 
     @property
     def steps(self) -> int:
-        """How many steps are done, those before a checkpoint among them."""
+        """Number of steps done, including those before a checkpoint."""
         return self._state.steps
 
     def step(self, inputs: Tensors, targets: Tensors = ()) -> torch.Tensor:
         """Train one step on a batch; return the loss, a scalar.
 
-        Inputs and targets are as the module was planned with, inputs in order or by name: on every rank the whole
-        batch, or its rows in the order of the ranks. Raises ValueError for tensors of other shapes and for whole
+        Inputs and targets are those that the module was planned with, inputs in order or by name: on every rank the
+        whole batch, or its rows in the order of the ranks. Raises ValueError for tensors of other shapes or whole
         batches that differ between ranks, InputError for tensors that it was not planned with, DataError for labels
-        that are no classes, PlanError for an optimizer that was changed in a way that needs another plan.
+        beyond the classes, and PlanError for changes of the optimizer that need another plan.
         """
         self.trainer.load(self._batch(inputs, targets), self.steps)
         if self._updates is not None:
@@ -253,29 +252,29 @@ class Distributed:
         _, self.sent_bytes = self.trainer.run()
         self._state.steps += 1
         if self.optimizer is not None:
-            self.optimizer.step()  # which updates nothing, and is counted by schedulers
+            self.optimizer.step()  # for schedulers, which count it
         return self._loss()
 
     def evaluate(self, inputs: Tensors, targets: Tensors = ()) -> torch.Tensor:
-        """Return the loss of a batch in evaluation: nothing is updated or dropped, running averages are read."""
+        """Return the loss of a batch in evaluation mode: no updates, no dropout, running averages."""
         batch, micro_batches = self._batch(inputs, targets), range(self.trainer.graph.micro_batches)
         losses = [self.trainer.evaluated("loss", batch, self.steps, number) for number in micro_batches]
         return torch.stack([self._told(whole) for whole in losses]).mean()
 
     def _batch(self, inputs: Tensors, targets: Tensors) -> Batch:
         if any(map(torch.is_autocast_enabled, AUTOCASTS)):
-            raise PlanError("step() within torch.autocast: casts are planned: enter it in the module's own forward()")
+            raise PlanError("step() within torch.autocast: casts are planned; use autocast in the module's forward()")
         return Batch(self.trainer.graph, self._module, inputs, targets, cluster=self.trainer.cluster, fill=self._fill)
 
     def _loss(self) -> torch.Tensor:
-        """Return the step's loss; what all ranks hold they need not tell each other."""
+        """Return the loss of the step. If all ranks hold it, they do not communicate."""
         name = self.trainer.graph.metrics["loss"]
         if len(set(self.trainer.programs.training.regions[name])) > 1:
             return self._told(self.trainer.whole(name))
         return self._scalar(float(self.trainer.host_copy(name).sum()))
 
     def _told(self, whole: HostArray | None) -> torch.Tensor:
-        """Return the loss of which rank 0 has the whole."""
+        """Return the loss that rank 0 has."""
         return self._scalar(self.trainer.cluster.broadcast(None if whole is None else float(whole.sum())))
 
     def _scalar(self, value: float) -> torch.Tensor:
@@ -283,7 +282,7 @@ class Distributed:
         return torch.tensor(value, dtype=getattr(torch, dtype))
 
     def state_dict(self) -> dict[str, torch.Tensor]:
-        """Return, on rank 0, what the module's `load_state_dict` takes; nothing elsewhere."""
+        """Return the argument of the module's `load_state_dict` on rank 0; an empty dict on other ranks."""
         return {name: tensor_of(array) for name, array in state_dict(self.trainer, self.steps).items()}
 
     def sharded_state_dict(self) -> Mapping[str, DTensor]:
@@ -295,9 +294,9 @@ class Distributed:
         return Checkpoints(self._state, self.trainer, self._agree)
 
     def save(self, folder: str | Path, **others: Any) -> Future[Any]:
-        """Begin to write a checkpoint `folder/step-N`, of what else has a `state_dict` too; see `Checkpoints`."""
+        """Start writing a checkpoint `folder/step-N`, with `others` that have a `state_dict`; see `Checkpoints`."""
         return self._checkpoints.save(Path(folder), others)
 
     def resume(self, folder: str | Path, **others: Any) -> int:
-        """Go on from the folder's last complete checkpoint, if there is one; return how many steps are done."""
+        """Resume from the folder's last complete checkpoint, if there is one; return how many steps are done."""
         return self._checkpoints.resume(Path(folder), others)

@@ -1,4 +1,4 @@
-"""PyTorch's element-wise kernels, which compute 16-bit operands in single precision and round once."""
+"""PyTorch's element-wise kernels. They compute 16-bit operands in single precision and round once."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Compute = Callable[..., object]
 
 
 def _operands(call: KernelCall) -> list[torch.Tensor]:
-    """Return the operands, the last two as they broadcast against the result."""
+    """Return the operands, with the last two broadcast against the result."""
     operands, (out,) = tensors_of(call)
     for place, key in ((-2, "a_dims"), (-1, "dims")):
         if call.attributes.get(key) is not None:
@@ -23,9 +23,9 @@ def _operands(call: KernelCall) -> list[torch.Tensor]:
 
 
 def _kernel(op: str, compute: Compute, *names: str) -> Kernel:
-    """Return the kernel of a function of the operands and these attributes that writes into `out`.
+    """Return the kernel of a function of the operands and these attributes that writes to `out`.
 
-    Integers are left to the kernel on arrays, which notices those that are too large.
+    Integers use the kernel on arrays, which detects overflow.
     """
 
     def kernel(call: KernelCall) -> None:
@@ -39,7 +39,7 @@ def _kernel(op: str, compute: Compute, *names: str) -> Kernel:
 
 
 def add_n(call: KernelCall) -> None:
-    """Sum of all operands, from the first to the last; sums of 16 bits are rounded at the end."""
+    """Sum all operands from first to last. 16-bit sums are rounded at the end."""
     (first, *others), (out,) = tensors_of(call)
     if not others:
         out.copy_(first)
@@ -62,7 +62,7 @@ def cast(call: KernelCall) -> None:
 
 
 PLAIN = ("add", "sub", "mul", "div", "neg", "abs", "exp", "log", "sqrt", "rsqrt", "square", "reciprocal", "sin", "cos")
-"""Operators of the operands alone, which PyTorch's functions are called like."""
+"""Operators without attributes that are called like PyTorch's functions."""
 
 OF_NUMBERS: dict[str, tuple[Compute, str]] = {
     "scale": (torch.mul, "factor"),

@@ -1,7 +1,7 @@
-"""PyTorch's fused attention, on a GPU, of whole rows and keys: flash attention of 16 bits, else the efficient one.
+"""PyTorch's fused attention on a GPU, for whole rows and keys: flash attention for 16 bits, else the efficient kernel.
 
-Fused backward kernels read the result only for its inner products with its gradient. Ours are given these products
-instead, as workers share queries alike; the projection of the result on its gradient has the same products.
+Fused backward kernels read the result only for its inner products with its gradient. Ours get these products instead,
+because workers split queries equally. The projection of the result onto its gradient has the same products.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ aten = torch.ops.aten
 Tensors = tuple[torch.Tensor, ...]
 
 LSE_ROWS = 32
-"""The efficient kernel wants rows of logarithms in multiples of so many."""
+"""The efficient kernel needs rows of log-sum-exp in multiples of this number."""
 
 FLASH_WIDTHS = range(8, 257, 8)
-"""Widths of heads that flash attention takes."""
+"""Head widths that flash attention supports."""
 
 ROW_BYTES = 16
-"""What the bytes of a head are multiples of, for either kernel."""
+"""The bytes of a head must be a multiple of this, for either kernel."""
 
 NARROW_FROM = (8, 0)
-"""The first compute capability that has both kernels of both dtypes of 16 bits."""
+"""The first compute capability with both kernels for both 16-bit dtypes."""
 
 LEAST, HALF_LEAST = 2.0**-60, 2.0**-14
-"""What stands for the elements of a gradient that is zero in a whole row: it changes nothing else by more."""
+"""Replaces the elements of a gradient row that is zero. Its effect on other results is at most this large."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +55,9 @@ class Operands:
 
 @dataclass(frozen=True, slots=True)
 class Fused:
-    """A pair of PyTorch's kernels.
+    """A pair of PyTorch kernels.
 
-    `forward` returns the result and the logarithms of sums; `backward` takes both behind the result's gradient, and
+    `forward` returns the result and the log-sum-exp. `backward` takes the result's gradient followed by both, and
     returns the gradients of queries, keys and values.
     """
 
@@ -72,7 +72,7 @@ def _flash(x: Operands) -> Tensors:
 def _flash_backward(x: Operands, grad: torch.Tensor, result: torch.Tensor, total: torch.Tensor) -> Tensors:
     random = torch.zeros((), dtype=torch.int64, device=grad.device)
     lengths = x.query.shape[2], x.key.shape[2]
-    settings = None, None, *lengths, 0.0, x.causal, random, random  # any tensor of ends means sequences of many lengths
+    settings = None, None, *lengths, 0.0, x.causal, random, random  # a tensor of ends would mean variable lengths
     gradients: Tensors = aten._scaled_dot_product_flash_attention_backward(
         grad, *x.tensors, result, total.contiguous(), *settings, scale=x.scale
     )
@@ -115,7 +115,7 @@ FLASH, EFFICIENT, HOST = (
 
 
 def kernels_for(query: torch.Tensor) -> Fused | None:
-    """Return the kernels for queries of this device, dtype and width; None where PyTorch has none."""
+    """Return the kernels for queries of this device, dtype and width; None if PyTorch has none."""
     if query.device.type == "cpu":
         return HOST
     is_narrow, width = query.dtype in NARROW, query.shape[-1]
@@ -126,10 +126,10 @@ def kernels_for(query: torch.Tensor) -> Fused | None:
 
 
 def kernels_of(call: KernelCall, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> Fused | None:
-    """Return the kernels of a call of attention, or of its gradients; None of one that is not fused in PyTorch.
+    """Return the kernels for a call of attention or its gradients; None if PyTorch cannot fuse it.
 
-    One that is has no bias, values as wide as queries, one dtype, and all queries and keys; causal, as many of one as
-    of the other.
+    It can if there is no bias, values are as wide as queries, all have one dtype, and all queries and keys are local;
+    causal attention also needs equal numbers of both.
     """
     lengths = call.length("q"), call.length("k")
     from_start = call.ranges["q"][0] == call.ranges["k"][0] == 0
@@ -140,7 +140,7 @@ def kernels_of(call: KernelCall, query: torch.Tensor, key: torch.Tensor, value: 
 
 
 def forward(call: KernelCall, kernels: Fused) -> None:
-    """Write attention's result and its logarithms."""
+    """Write the result of attention and its log-sum-exp."""
     (query, key, value), outs = tensors_of(call)
     x = _operands(call, query, key, value)
     for out, result in zip(outs, kernels.forward(x), strict=True):
@@ -148,7 +148,7 @@ def forward(call: KernelCall, kernels: Fused) -> None:
 
 
 def gradients(call: KernelCall, kernels: Fused) -> Tensors:
-    """Return the gradients of queries, keys and values, [b, h, q, c], [b, g, k, c] and [b, g, k, e]."""
+    """Return the gradients of queries, keys and values: [b, h, q, c], [b, g, k, c] and [b, g, k, e]."""
     grad, query, key, value, total, inner = tensors_of(call)[0]
     x = _operands(call, query, key, value)
     grad, result = projected(grad, inner)
@@ -162,12 +162,12 @@ def gradients(call: KernelCall, kernels: Fused) -> Tensors:
 def projected(grad: torch.Tensor, inner: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Return a gradient [..., e], and a result whose inner products with it are `inner` [...].
 
-    A row of zeros becomes tiny: its logarithm may have a gradient.
+    A row of zeros becomes tiny values, because its log-sum-exp may have a gradient.
     """
     inner = widened(inner).unsqueeze(-1)
     squares = torch.linalg.vector_norm(grad, dim=-1, keepdim=True, dtype=inner.dtype).square_()
     is_zero, least = squares == 0, LEAST
-    if grad.dtype == torch.float16:  # what is tiny there is not so small, and is left out where it can be
+    if grad.dtype == torch.float16:  # tiny float16 values are not so small: avoid them
         is_zero, least = is_zero & (inner != 0), HALF_LEAST
     squares.masked_fill_(is_zero, grad.shape[-1] * least**2)
     grad = grad.masked_fill(is_zero, least)

@@ -1,9 +1,9 @@
-"""PyTorch's kernels for the heavy operators, over the same calls and memory as the executor's own, which do the rest.
+"""PyTorch's kernels for the heavy operators, with the same calls and memory as the executor's own, which do the rest.
 
-Softmax and layer norm are functions of PyTorch for each of their parts: there work is split between workers in the
-middle of what is one function in PyTorch. Images are NCHW, filters OIHW. PyTorch pads both sides alike,
-but a worker's share of an image has padding at the tensor's border alone: images are then framed first, and PyTorch is
-told of no padding. Outputs of element-wise kernels may be the same memory as inputs.
+Softmax and layer norm are composed of PyTorch functions for their parts, because workers split them in the middle of
+what is one function in PyTorch. Images are NCHW, filters OIHW. PyTorch pads both sides equally, but a worker's share of
+an image is only padded at the tensor's border, so images are framed first and PyTorch gets no padding. Outputs of
+element-wise kernels may share memory with inputs.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from planner.errors import InputError
 
 
 def captured(xp: ArrayModule, queue: Action) -> Action:
-    """Capture what an action queues on CuPy's current stream, where PyTorch's is the same; return what launches it.
+    """Capture what an action queues on CuPy's current stream, which PyTorch shares; return the action that launches it.
 
-    What the action allocates, in pools of its own, lives as long as what is returned. Nothing runs yet. It must have
-    run before, as kernels are compiled, and libraries make their workspaces, when they first run. Raises InputError for
-    an action that cannot be captured, such as one that waits for the device.
+    Nothing runs yet. Memory that the action allocates, in its own pools, lives as long as the returned action. The
+    action must have run before, because the first run compiles kernels and creates library workspaces. Raises
+    InputError if it cannot be captured, for example because it waits for the device.
     """
     graph, pool, here = torch.cuda.CUDAGraph(), xp.cuda.MemoryPool(), torch.cuda.current_stream()
     try:
@@ -62,7 +62,7 @@ def _factors(call: KernelCall) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def _of_floats(op: str, kernel: Kernel) -> Kernel:
-    """Return a kernel that leaves whole numbers to the one on arrays, which tells those that are too large."""
+    """Return a kernel that leaves integers to the kernel on arrays, which detects overflow."""
     return lambda call: (kernel if call.outputs[0].dtype.kind != "i" else KERNELS[op])(call)
 
 
@@ -71,7 +71,7 @@ def _output(call: KernelCall) -> torch.Tensor:
 
 
 def product(call: KernelCall) -> None:
-    """Matrix product of two matrices, or of two batches of matrices, either one transposed."""
+    """Compute the product of two matrices, or of two batches of matrices, each optionally transposed."""
     torch.matmul(*_factors(call), out=_output(call))
 
 
@@ -82,21 +82,21 @@ def add_mm(call: KernelCall) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Arranged:
-    """How a tensor becomes matrices: its dimensions in another order, then in the shape [batch, m, n], or [m, n]."""
+    """How a tensor becomes matrices: a permutation of its dimensions, then the shape [batch, m, n], or [m, n]."""
 
     order: tuple[int, ...]
     shape: tuple[int, ...]
 
     def of(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Return a tensor as matrices; a view where it can be."""
+        """Return a tensor as matrices, as a view if possible."""
         return tensor.permute(self.order).reshape(self.shape)
 
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """An Einstein sum of two operands as a product of matrices, whose result has a shape and is put in an order.
+    """An Einstein sum of two operands as a matrix product, and the shape and order of its result.
 
-    It is `transposed` where that order is the transposed matrices'.
+    It is `transposed` if that order is that of the transposed matrices.
     """
 
     factors: tuple[Arranged, Arranged]
@@ -107,7 +107,10 @@ class Product:
 
 @lru_cache(1 << 12)
 def _product(equation: str, *shapes: tuple[int, ...]) -> Product | None:
-    """Return the product that a sum of operands of these shapes is; None for others than two, or sums of one alone."""
+    """Return the product that computes an Einstein sum.
+
+    None unless it has two operands, and no letter that is summed over occurs in only one of them.
+    """
     sources, target = equation.replace(" ", "").split("->")
     if len(shapes) != 2:
         return None
@@ -128,10 +131,10 @@ def _product(equation: str, *shapes: tuple[int, ...]) -> Product | None:
 
 
 def einsum(call: KernelCall, *, adds: bool = False) -> None:
-    """Einstein sum in explicit form, of two operands as a product that is written where it belongs, if it can be."""
+    """Compute an Einstein sum in explicit form. A sum of two operands is one product, written in place if possible."""
     equation, (tensors, (out,)) = str(call.attributes["equation"]), tensors_of(call)
     if (product := _product(equation, *(array.shape for array in call.inputs))) is None:
-        result = torch.einsum(equation, *map(widened, tensors))  # between two products nothing is rounded
+        result = torch.einsum(equation, *map(widened, tensors))  # no rounding between products
     else:
         a, b = (factor.of(tensor) for factor, tensor in zip(product.factors, tensors, strict=True))
         is_in_place = any(tensor.data_ptr() == out.data_ptr() for tensor in tensors)
@@ -156,7 +159,7 @@ def _groups(call: KernelCall) -> int:
 
 
 def _padded(call: KernelCall, operand: int) -> tuple[torch.Tensor, tuple[int, int]]:
-    """Return an image and its padding on either side, such that PyTorch's windows read what ours do."""
+    """Return an image and its padding on each side, such that PyTorch's windows read what ours read."""
     along, positions = call.once(windows), (call.ranges["y"], call.ranges["x"])
     if (padding := call.once(_padding, operand)) is not None:
         return tensors_of(call)[0][operand], padding
@@ -172,7 +175,7 @@ def _padding(call: KernelCall, operand: int) -> tuple[int, int] | None:
 
 
 def _alike(along: tuple[Window, Window], positions: Ranges, rows: Ranges) -> tuple[int, int] | None:
-    """Return the padding with which PyTorch has just the windows at `positions` over these rows; None without any."""
+    """Return the padding with which PyTorch has exactly the windows at `positions` over these rows; else None."""
     paddings = []
     for window, those, (start, stop) in zip(along, positions, rows, strict=True):
         padding = start - window.reads(those)[0]
@@ -187,13 +190,13 @@ def convolution(call: KernelCall) -> None:
     """Correlate images with filters."""
     (image, padding), weight, stride = _padded(call, 0), tensors_of(call)[0][1], call.pair("stride")
     geometry = None, stride, padding, dilation(call), _groups(call)
-    # A worker's windows may read padding alone.
+    # A worker's windows may only read padding.
     result = F.conv2d(image, weight, *geometry) if image.numel() else image.new_zeros(())
     _output(call).copy_(result)
 
 
 def convolution_backward_input(call: KernelCall) -> None:
-    """Gradient of the image: every window's gradient goes back to the elements that the window read."""
+    """Compute the gradient of the image: each window's gradient is added to the elements that it read."""
     (grad, weight), (out,) = tensors_of(call)
     padding = call.once(_padding_of_gradient)
     if padding is not None and grad.numel():
@@ -213,7 +216,10 @@ def _padding_of_gradient(call: KernelCall) -> tuple[int, int] | None:
 
 
 def _overlap(window: Window, positions: Range, kept: Range, length: int) -> tuple[slice, slice]:
-    """Return where rows that are kept lie among `length` that windows at `positions` read, and where among the kept."""
+    """Return where the kept rows lie among the rows that windows read, and where among the kept rows.
+
+    The windows at `positions` read `length` rows.
+    """
     first = positions[0] * window.stride + window.offset(window.taps[0])
     start = max(first, kept[0])
     stop = max(start, min(first + length, kept[1]))
@@ -221,26 +227,26 @@ def _overlap(window: Window, positions: Range, kept: Range, length: int) -> tupl
 
 
 def convolution_backward_weight(call: KernelCall) -> None:
-    """Gradient of the weight: every tap's products of gradient and image, summed over images and windows."""
+    """Compute the gradient of the weight: gradient times image at each tap, summed over images and windows."""
     (grad, _), (out,) = tensors_of(call)
     image, padding = _padded(call, 1)
     if image.numel():
         out.copy_(_gradients(call, (grad, image, out), padding, (False, True, False))[1])
-    else:  # a worker's taps may read padding alone
+    else:  # a worker's taps may only read padding
         out.zero_()
 
 
 def _gradients(
     call: KernelCall, tensors: tuple[torch.Tensor, ...], padding: tuple[int, int], needed: tuple[bool, bool, bool]
 ) -> tuple[torch.Tensor, ...]:
-    """Return the gradients of image, weight and bias that are needed, by result's gradient, image and weight."""
+    """Return the needed gradients of image, weight and bias, given the result's gradient, image and weight."""
     geometry = call.pair("stride"), padding, dilation(call), False, (0, 0), _groups(call)
     gradients: tuple[torch.Tensor, ...] = aten.convolution_backward(*tensors, None, *geometry, needed)
     return gradients
 
 
 def _into(function: Callable[..., object], **constants: float) -> Kernel:
-    """Return the kernel of a function that writes into `out`; attributes of the function's are passed on."""
+    """Return the kernel of a function that writes to `out`, with constant arguments."""
 
     def kernel(call: KernelCall) -> None:
         function(*tensors_of(call)[0], **constants, out=_output(call))
@@ -249,9 +255,9 @@ def _into(function: Callable[..., object], **constants: float) -> Kernel:
 
 
 def gelu(call: KernelCall) -> None:
-    """X times the normal distribution function, or its approximation by tanh.
+    """Compute x times the normal distribution function, or its approximation by tanh.
 
-    In single precision PyTorch's own writing into a result that is not contiguous leaves it as it was.
+    In single precision, PyTorch does not write a result that is not contiguous.
     """
     (x,), (out,) = tensors_of(call)
     if out.is_contiguous():
@@ -261,7 +267,7 @@ def gelu(call: KernelCall) -> None:
 
 
 def gelu_backward(call: KernelCall) -> None:
-    """Gradient of gelu."""
+    """Compute the gradient of gelu."""
     (grad, x), (out,) = tensors_of(call)
     if out.is_contiguous():
         aten.gelu_backward.grad_input(grad, x, approximate=_approximate(call), grad_input=out)
@@ -306,10 +312,10 @@ TORCH_KERNELS: dict[str, Kernel] = {
     "silu": _into(aten.silu.out),
     "silu_backward": _gradient(aten.silu_backward.grad_input),
 }
-"""PyTorch's kernel of an operator, by the operator's name."""
+"""PyTorch's kernels, by operator."""
 
 ADDING: dict[str, Kernel] = {"mm": add_mm, "einsum": partial(einsum, adds=True)}
-"""Kernels that add their result to what the output holds."""
+"""Kernels that add their result to the output."""
 
 KERNEL_SET = KernelSet(
     library=f"torch {torch.__version__}",
@@ -324,4 +330,4 @@ KERNEL_SET = KernelSet(
     held_bytes=torch.cuda.memory_reserved,
     release=torch.cuda.empty_cache,
 )
-"""PyTorch's kernels where there are some, else those on arrays."""
+"""PyTorch's kernels where there are any, otherwise those on arrays."""

@@ -1,4 +1,4 @@
-"""PyTorch's kernels for normalization over any dimensions (layer, group, instance norm), of a worker's share."""
+"""PyTorch's kernels for normalization over any dimensions (layer, group, instance norm), for a worker's share."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ native_layer_norm_backward = torch.ops.aten.native_layer_norm_backward
 
 
 def variance(call: KernelCall, operands: list[torch.Tensor], out: torch.Tensor) -> None:
-    """Sum of squared deviations from the mean over `dims`, over the whole tensor's `count`."""
+    """Sum squared deviations from the mean over `dims`, divided by the whole tensor's `count`."""
     (x, centre), dims = operands, call.integers("dims")
     kept = [dim for dim in range(x.ndim) if dim not in dims]
     squares = (x - spread(centre, kept, x.ndim)).square_()
@@ -24,7 +24,7 @@ def variance(call: KernelCall, operands: list[torch.Tensor], out: torch.Tensor) 
 
 @dataclass(frozen=True, slots=True)
 class Normal:
-    """What is normalized: x, and its means and variances, whose dimensions are the attribute `statistics` of x."""
+    """The operands of normalization: x, and means and variances over the dimensions in the attribute `statistics`."""
 
     call: KernelCall
     x: torch.Tensor
@@ -33,18 +33,18 @@ class Normal:
 
     @property
     def inverse(self) -> torch.Tensor:
-        """1 / sqrt(var + eps), as it broadcasts against x."""
+        """1 / sqrt(var + eps), broadcast against x."""
         return self.spread((self.squares + self.call.number("eps")).rsqrt(), "statistics")
 
     @property
     def are_rows(self) -> bool:
-        """True if statistics are of rows, of neighbouring elements in the order of x, and of the dtype of x."""
+        """True if each statistic belongs to a row of adjacent elements, in the order and with the dtype of x."""
         is_leading = self.call.integers("statistics") == tuple(range(self.centre.ndim))
         return is_leading and self.x.is_contiguous() and self.x.dtype == self.centre.dtype
 
     def values(self, factor: torch.Tensor | None = None, offset: torch.Tensor | None = None) -> torch.Tensor:
-        """Return (x - mean) / sqrt(var + eps), a new tensor; times a factor and plus an offset for each mean."""
-        if self.are_rows:  # each is a channel of one image
+        """Return (x - mean) / sqrt(var + eps), optionally times a factor plus an offset for each mean."""
+        if self.are_rows:  # each row is a channel of one image
             each = [None if y is None else y.reshape(-1) for y in (factor, offset, self.centre, self.squares)]
             rows = self.x.reshape(1, self.centre.numel(), -1)
             values: torch.Tensor = native_batch_norm(rows, *each, False, 0.0, self.call.number("eps"))[0]
@@ -55,11 +55,11 @@ class Normal:
         return values
 
     def spread(self, operand: torch.Tensor, dims: str) -> torch.Tensor:
-        """View an operand whose dimensions are the dimensions `dims` (an attribute) of x so that it broadcasts."""
+        """Return an operand over the dimensions `dims` (an attribute) of x, broadcast against x."""
         return spread(operand, self.call.integers(dims), self.x.ndim)
 
     def summed(self, tensor: torch.Tensor, dims: str) -> torch.Tensor:
-        """Sum over all but the dimensions `dims` (an attribute), put in that order."""
+        """Return the sum over all but the dimensions `dims` (an attribute), in that order."""
         kept = self.call.integers(dims)
         rest = [dim for dim in range(tensor.ndim) if dim not in kept]
         wide = torch.promote_types(tensor.dtype, torch.float32)
@@ -74,14 +74,14 @@ def normalize(call: KernelCall, operands: list[torch.Tensor], out: torch.Tensor)
 
 
 def backward_weights(call: KernelCall, operands: list[torch.Tensor], *outs: torch.Tensor) -> None:
-    """Gradients of weight and bias: sums of grad * normalized x and of grad."""
+    """Compute the gradients of weight and bias: sums of grad * normalized x and of grad."""
     grad, normal = operands[0], Normal(call, *operands[1:])
     weights = tuple(range(normal.centre.ndim, normal.x.ndim))
     if not normal.are_rows or call.integers("weights") != weights or not weights:
         copy_all(outs, (normal.summed(normal.values().mul_(grad), "weights"), normal.summed(grad, "weights")))
         return
     shape = normal.x.shape[normal.centre.ndim :]
-    like = normal.x.new_empty(shape)  # of the weight and the bias, which these gradients do not read
+    like = normal.x.new_empty(shape)  # placeholder for weight and bias, which are not read
     statistics = normal.spread(normal.centre, "statistics"), normal.inverse
     gradients = native_layer_norm_backward(grad, normal.x, shape, *statistics, like, like, (False, True, True))
     copy_all(outs, gradients[1:])
@@ -96,7 +96,7 @@ def backward_statistics(call: KernelCall, operands: list[torch.Tensor], *outs: t
 
 
 def backward(call: KernelCall, operands: list[torch.Tensor], out: torch.Tensor) -> None:
-    """Gradient of the input, through the mean and the variance as well."""
+    """Compute the gradient of the input, including the paths through mean and variance."""
     normal, count = Normal(call, *operands[1:4]), call.number("count")
     products, sums = (operand / count for operand in operands[5:])
     weighted = operands[0] * normal.spread(operands[4], "weights")

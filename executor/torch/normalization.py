@@ -1,4 +1,4 @@
-"""PyTorch's kernels for sums, batch norm, RMS norm and softmax, of a worker's share."""
+"""PyTorch's kernels for sums, batch norm, RMS norm and softmax, for a worker's share."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ aten = torch.ops.aten
 
 
 def _channels(vector: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-    """View a vector over the channels so that it broadcasts against `like`."""
+    """Return a vector over the channels, broadcast against `like`."""
     return vector.view(-1, *(1,) * (like.ndim - 2))
 
 
 def _summed(x: torch.Tensor) -> torch.Tensor:
-    """Sum over all dimensions but the channels'."""
+    """Return the sum over all dimensions but the channels."""
     return x.sum([dim for dim in range(x.ndim) if dim != 1], dtype=torch.promote_types(x.dtype, torch.float32))
 
 
@@ -35,7 +35,7 @@ def reduce_sum(call: KernelCall, operands: list[torch.Tensor], out: torch.Tensor
 
 
 def mean(call: KernelCall, operands: list[torch.Tensor], out: torch.Tensor) -> None:
-    """Sum over `dims` divided by `count`, the number of elements summed in the whole tensor."""
+    """Sum over `dims` and divide by `count`, the number of summed elements in the whole tensor."""
     (x,), dims, count = operands, call.integers("dims"), call.number("count")
     if dims and x.dtype == out.dtype and count == math.prod(x.shape[dim] for dim in dims):
         torch.mean(x, dims, out=out)
@@ -44,7 +44,7 @@ def mean(call: KernelCall, operands: list[torch.Tensor], out: torch.Tensor) -> N
 
 
 def batch_norm(call: KernelCall, operands: list[torch.Tensor], out: torch.Tensor) -> None:
-    """Normalize images by statistics of each channel."""
+    """Normalize images by the statistics of each channel."""
     x, centre, variance, weight, bias = operands[0], *map(widened, operands[1:])
     settings = weight, bias, centre, variance, False, 0.0, call.number("eps")
     if out.is_contiguous():
@@ -55,26 +55,26 @@ def batch_norm(call: KernelCall, operands: list[torch.Tensor], out: torch.Tensor
 
 
 def batch_norm_var(call: KernelCall, operands: list[torch.Tensor], out: torch.Tensor) -> None:
-    """Sum of squared deviations from `mean` per channel, over the whole tensor's `count`."""
+    """Sum squared deviations from `mean` per channel, divided by the whole tensor's `count`."""
     x, centre = operands
     deviation = x - _channels(centre, x)
     torch.div(_summed(deviation.mul_(deviation)), call.number("count"), out=out)
 
 
 def batch_norm_backward_reduce(call: KernelCall, operands: list[torch.Tensor], *outs: torch.Tensor) -> None:
-    """Gradients of weight and bias: sums of grad * normalized x and of grad.
+    """Compute the gradients of weight and bias: sums of grad * normalized x and of grad.
 
-    On a GPU PyTorch rounds every product to the dtype of x, so that all is in single precision.
+    On a GPU PyTorch rounds every product to the dtype of x, so everything is computed in single precision.
     """
     grad, x, centre, variance = map(widened, operands)
     statistics = None, None, centre, _inverse_deviation(call, variance)
-    like, wanted = centre, (False, True, True)  # a weight, of which a GPU asks the dtype alone
+    like, wanted = centre, (False, True, True)  # in place of the weight: a GPU only reads its dtype
     gradients = aten.native_batch_norm_backward(grad, x, like, *statistics, True, call.number("eps"), wanted)
     copy_all(outs, gradients[1:])
 
 
 def batch_norm_backward(call: KernelCall, operands: list[torch.Tensor], out: torch.Tensor) -> None:
-    """Gradient of the input, through the mean and the variance as well."""
+    """Compute the gradient of the input, including the paths through mean and variance."""
     grad, x, centre, variance, weight, grad_weight, grad_bias = operands
     scale = _inverse_deviation(call, variance) * weight
     share = scale / -call.number("count")
@@ -100,12 +100,12 @@ Tensors = list[torch.Tensor]
 
 
 def _inverse(call: KernelCall, square: torch.Tensor) -> torch.Tensor:
-    """1 / sqrt(mean of squares + eps) of every row, as it broadcasts against rows."""
+    """Return 1 / sqrt(mean of squares + eps) of every row, broadcast against rows."""
     return (widened(square) + call.number("eps")).rsqrt_().unsqueeze(-1)
 
 
 def mean_square(call: KernelCall, operands: Tensors, out: torch.Tensor) -> None:
-    """Sum of squares of every row, over the whole row's `count`."""
+    """Sum the squares of every row, divided by the whole row's `count`."""
     torch.div(widened(operands[0]).square().sum(-1), call.number("count"), out=out)
 
 
@@ -116,7 +116,7 @@ def rms_norm(call: KernelCall, operands: Tensors, out: torch.Tensor) -> None:
 
 
 def backward_weight(call: KernelCall, operands: Tensors, out: torch.Tensor) -> None:
-    """Gradient of the weight: sums of grad * normalized x."""
+    """Compute the gradient of the weight: sums of grad * normalized x."""
     grad, x, square = operands
     products = (x * _inverse(call, square)).mul_(grad)
     sum_over(products.view(-1, products.shape[-1]), (0,), out)
@@ -129,7 +129,7 @@ def backward_sum(call: KernelCall, operands: Tensors, out: torch.Tensor) -> None
 
 
 def backward(call: KernelCall, operands: Tensors, out: torch.Tensor) -> None:
-    """Gradient of the input, through the mean of squares as well."""
+    """Compute the gradient of the input, including the path through the mean of squares."""
     grad, x, square, weight, inner = operands
     inverse = _inverse(call, square)
     factor = inverse.square() * widened(inner).unsqueeze(-1) / -call.number("count")
@@ -137,7 +137,7 @@ def backward(call: KernelCall, operands: Tensors, out: torch.Tensor) -> None:
 
 
 def rotary(call: KernelCall) -> None:
-    """Turn pairs of elements by their angles, of whole heads."""
+    """Rotate pairs of elements of whole heads by their angles."""
     (x, cos, sin), (out,), half = *tensors_of(call), call.integer("half")
     if call.ranges["j"] != (0, 2 * half) or not x.shape[-1] == cos.shape[-1] == sin.shape[-1] == 2 * half:
         run(KERNELS["rotary"], call)
@@ -163,11 +163,12 @@ RMS_NORM: dict[str, Kernel] = {
 
 
 SHORT = range(8, 32)
-"""Elements of rows of which PyTorch finds the greatest one by one on a processor, half as fast as of both halves."""
+"""Row lengths for which PyTorch computes the maximum element by element on a CPU. Comparing both halves first is twice
+as fast."""
 
 
 def amax(call: KernelCall, operands: list[torch.Tensor], out: torch.Tensor) -> None:
-    """Greatest of the elements along `dims`."""
+    """Compute the maximum along `dims`."""
     (x,), dims = operands, call.integers("dims")
     if call.xp is np and dims == (x.ndim - 1,) and x.shape[-1] in SHORT:
         half = (x.shape[-1] + 1) // 2
@@ -176,20 +177,20 @@ def amax(call: KernelCall, operands: list[torch.Tensor], out: torch.Tensor) -> N
 
 
 def sum_exp(call: KernelCall, operands: list[torch.Tensor], out: torch.Tensor) -> None:
-    """Sum of exp(x - maximum) over this run's part of every row."""
+    """Sum exp(x - maximum) over this run's part of every row."""
     (x, maximum), dim = operands, dim_of(call, operands[0].ndim)
     sum_over((x - maximum.unsqueeze(dim)).exp_(), (dim,), out)
 
 
 def softmax(call: KernelCall, operands: list[torch.Tensor], out: torch.Tensor) -> None:
-    """exp(x - maximum) / total."""
+    """Compute exp(x - maximum) / total."""
     x, maximum, total = operands
     dim = dim_of(call, x.ndim)
     torch.div((x - maximum.unsqueeze(dim)).exp_(), total.unsqueeze(dim), out=out)
 
 
 def softmax_backward_sum(call: KernelCall, operands: list[torch.Tensor], out: torch.Tensor) -> None:
-    """Sum of gradient times result over this run's part of every row."""
+    """Sum gradient times result over this run's part of every row."""
     sum_over(widened(operands[0]) * operands[1], (dim_of(call, operands[0].ndim),), out)
 
 
@@ -200,14 +201,14 @@ def softmax_backward(call: KernelCall, operands: list[torch.Tensor], out: torch.
 
 
 def _places(call: KernelCall, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return where labels are among this run's classes, of others any place, and whether they are among them."""
+    """Return the positions of labels among this run's classes (arbitrary for others), and a mask of these labels."""
     start, stop = call.ranges["c"]
     places = labels.long() - start
     return places.clamp(0, stop - start - 1), (places >= 0) & (places < stop - start)
 
 
 def cross_entropy(call: KernelCall, operands: list[torch.Tensor], out: torch.Tensor) -> None:
-    """Negative log-likelihood of the labels that are among this run's classes."""
+    """Compute the negative log-likelihood of the labels among this run's classes."""
     (x, maximum, total, labels), dim = operands, dim_of(call, operands[0].ndim)
     places, here = _places(call, labels)
     losses = widened(total).log() + maximum - x.gather(dim, places.unsqueeze(dim)).squeeze(dim)
@@ -215,7 +216,7 @@ def cross_entropy(call: KernelCall, operands: list[torch.Tensor], out: torch.Ten
 
 
 def cross_entropy_backward(call: KernelCall, operands: list[torch.Tensor], out: torch.Tensor) -> None:
-    """(softmax - one-hot label) * factor."""
+    """Compute (softmax - one-hot label) * factor."""
     (x, *rows), dim = operands, dim_of(call, operands[0].ndim)
     maximum, total, labels = (row.unsqueeze(dim) for row in rows)
     gradient = (x - maximum).exp_().div_(total)

@@ -1,4 +1,4 @@
-"""Kernels of operators that only PyTorch has: it is called, and its autograd for their gradients."""
+"""Kernels of operators that only PyTorch has. They call PyTorch, and its autograd for gradients."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from planner.pytorch.extensions import advice
 
 _VALUE = "Tensor|int|float|bool|number|Device|Generator"
 VALUES = re.compile(rf"(Optional\[)?(List\[)?(Optional\[)?({_VALUE})\]*")
-"""Types of arguments that name neither files nor handles; of devices and generators a plan names none but its own."""
+"""Types of arguments that name neither files nor handles. A plan only names its own devices and generators."""
 
 TEXT = re.compile(r"(Optional\[)?str\]?")
 CHOICES = re.compile(
     "UPLO|activation|algorithm|approximate|driver|equation|indexing|interpolation|mode|norm|ord|p|pad_mode|padding|"
     "padding_side|reduce|rounding_mode|side"
 )
-"""Arguments that are text and choose a way to compute."""
+"""String arguments that select a method of computation."""
 
 
 def call_operator(call: KernelCall) -> None:
-    """Write what the operator returns."""
+    """Write the results of the operator."""
     try:
         with torch.no_grad():
             results = _results(call, _operands(call))
@@ -39,7 +39,7 @@ def call_operator(call: KernelCall) -> None:
         if result.shape != out.shape:
             raise DataError(
                 f"{call.attributes['target']} returns shape {tuple(result.shape)} in this batch, {out.shape} in the "
-                f"example that was planned: let masks select as many in every batch, or use torch.where{advice()}"
+                f"example that was planned: select the same number in every batch, or use torch.where{advice()}"
             )
         if result.dtype == torch.int64:
             require_room(call, array_of(call.xp, result != result.int()))
@@ -47,7 +47,7 @@ def call_operator(call: KernelCall) -> None:
 
 
 def call_gradient(call: KernelCall) -> None:
-    """Write the gradients of the operands named in `differentiable`, from those of the results in `arriving`."""
+    """Write the gradients of the operands in `differentiable`, given those of the results in `arriving`."""
     operands = _operands(call)
     count = len(operands)
     differentiable = [operands[number].requires_grad_() for number in call.integers("differentiable")]
@@ -64,7 +64,7 @@ def call_gradient(call: KernelCall) -> None:
 
 
 def _operands(call: KernelCall) -> list[torch.Tensor]:
-    """Return copies of the operands, which an operator may change, in the dtypes that it expects."""
+    """Return copies of the operands, because an operator may change them, in the dtypes that it expects."""
     dtypes = cast("tuple[str, ...]", call.attributes["given"])
     arrays = call.inputs[: len(dtypes)]
     return [_copied(call, array).to(getattr(torch, dtype)) for array, dtype in zip(arrays, dtypes, strict=True)]
@@ -75,7 +75,7 @@ def _copied(call: KernelCall, array: Array) -> torch.Tensor:
 
 
 def _results(call: KernelCall, operands: list[torch.Tensor]) -> list[torch.Tensor]:
-    """Run the operator; see `_operator` for what is raised."""
+    """Run the operator. Raises as `_operator`."""
     function = _operator(str(call.attributes["target"]))
     attributes = cast("Mapping[str, Any]", call.attributes["arguments"])
     named = {name: _decoded(value, operands) for name, value in attributes.items()}
@@ -86,9 +86,9 @@ def _results(call: KernelCall, operands: list[torch.Tensor]) -> list[torch.Tenso
 
 @lru_cache(1 << 10)
 def _operator(target: str) -> Any:
-    """Return the operator of a name.
+    """Return an operator by name.
 
-    Raises InputError for one of PyTorch's own that does more than compute tensors, and where this process has none.
+    Raises InputError if it is one of PyTorch's that does more than compute tensors, or does not exist in this process.
     """
     namespace, *path = target.split(".")
     try:
@@ -104,7 +104,7 @@ def _operator(target: str) -> Any:
 
 
 def is_pure(schema: Any) -> bool:
-    """True if an operator with this schema computes tensors from tensors and numbers, and changes nothing else."""
+    """Return whether an operator computes tensors from tensors and numbers, and changes nothing else, by its schema."""
     arguments = all(
         VALUES.fullmatch(str(argument.type))
         or (TEXT.fullmatch(str(argument.type)) and CHOICES.fullmatch(argument.name))
@@ -115,7 +115,7 @@ def is_pure(schema: Any) -> bool:
 
 
 def _decoded(value: Any, operands: list[torch.Tensor]) -> Any:
-    """Return an argument as it was; tensors are those of this worker, on their own device."""
+    """Return an argument as it was given. Tensors are this worker's, on its device."""
     if isinstance(value, tuple):
         return [_decoded(entry, operands) for entry in value]
     if not isinstance(value, Mapping):

@@ -1,4 +1,4 @@
-"""An optimizer of PyTorch that speaks for a plan's updates: its groups say how, the plan's states are its state."""
+"""A PyTorch optimizer bound to a plan's updates: its groups control them, and the plan's states are its state."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CLASSES: Mapping[str, type[torch.optim.Optimizer]] = {
     "rmsprop": torch.optim.RMSprop,
     "adagrad": torch.optim.Adagrad,
 }
-"""PyTorch's optimizers by the operator that updates one weight."""
+"""PyTorch's optimizers, by the operator that updates one weight."""
 
 STATES: Mapping[str, tuple[str, ...]] = {
     "sgd": (),
@@ -37,17 +37,18 @@ STATES: Mapping[str, tuple[str, ...]] = {
     "rmsprop": ("square_avg",),
     "adagrad": ("sum",),
 }
-"""What PyTorch calls the states of a weight's shape, in the order of the operator's operands."""
+"""PyTorch's names for the states with a weight's shape, in the order of the operator's operands."""
 
 STEP = "step"
-"""What PyTorch calls the number of steps, which the plan has once for all weights."""
+"""PyTorch's name for the number of steps. The plan has one for all weights."""
 
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """The update of a parameter: its name in the module, the node, and what is done to the gradient before.
+    """The update of a parameter: its name in the module, the node, and what is applied to the gradient before.
 
-    `states` are the graph's of the weight's shape, by PyTorch's names, and `count` its number of steps, if it has one.
+    `states` are the graph's tensors with the weight's shape, by PyTorch's names. `count` is its number of steps, if
+    any.
     """
 
     name: str
@@ -58,7 +59,7 @@ class Update:
 
 
 def updates_of(graph: Graph) -> dict[str, Update]:
-    """Return the updates of a graph's weights by the names of their entries, of several the first."""
+    """Return the updates of a graph's weights, by the name of their first entry."""
     producers = {output: node for node in graph.nodes for output in node.outputs}
     replaced = {output: tensor for tensor, output in graph.updates.items()}
     clipping = {
@@ -79,12 +80,12 @@ def updates_of(graph: Graph) -> dict[str, Update]:
 
 
 def _attribute(graph: Graph, ending: str, name: str) -> Any:
-    """Return the attribute of the first node whose name has this ending; None where there is none."""
+    """Return the attribute of the first node whose name ends so; None if there is none."""
     return next((node.attrs[name] for node in graph.nodes if node.name.endswith(ending)), None)
 
 
 def _weight_decay(node: Node, producers: Mapping[str, Node]) -> float:
-    """Return which multiple of the weight is added to its gradient."""
+    """Return the multiple of the weight that is added to its gradient."""
     weight, gradient = node.inputs[:2]
     added = producers.get(producers[gradient].inputs[-1])
     is_decay = (
@@ -94,14 +95,14 @@ def _weight_decay(node: Node, producers: Mapping[str, Node]) -> float:
 
 
 def torch_optimizer(graph: Graph, module: nn.Module) -> torch.optim.Optimizer | None:
-    """Return PyTorch's optimizer that does what a graph's updates do; None for a graph that updates nothing.
+    """Return the PyTorch optimizer equivalent to a graph's updates; None if the graph has none.
 
-    Raises a PlanError where updates are those of several classes.
+    Raises PlanError if updates belong to several classes.
     """
     updates, parameters = updates_of(graph), dict(module.named_parameters(remove_duplicate=False))
     classes = {CLASSES[update.node.op] for update in updates.values()}
     if len(classes) > 1:
-        raise PlanError(f"expected updates by one optimizer, found {len(classes)}: give distribute() the optimizer")
+        raise PlanError(f"expected updates by one optimizer, found {len(classes)}: pass the optimizer to distribute()")
     groups: dict[str, dict[str, Any]] = {}
     for update in updates.values():
         settings = _group(update)
@@ -110,7 +111,7 @@ def torch_optimizer(graph: Graph, module: nn.Module) -> torch.optim.Optimizer | 
 
 
 def _group(update: Update) -> dict[str, Any]:
-    """Return an update's attributes as PyTorch has them in a group of parameters."""
+    """Return an update's attributes as a parameter group of PyTorch."""
     attributes: Mapping[str, Any] = update.node.attrs
     group = {key: attributes[key] for key in ("lr", "momentum", "alpha", "eps") if key in attributes}
     group |= {key: value for key, value in update.before.items() if value is not None}
@@ -119,10 +120,10 @@ def _group(update: Update) -> dict[str, Any]:
 
 
 class PlannedUpdates:
-    """An optimizer of PyTorch and the updates of a trainer's plan, bound to each other (collective).
+    """A PyTorch optimizer bound to the updates of a trainer's plan (collective).
 
-    State that the optimizer has is taken over, and then lies in the trainer's arena alone. Raises a PlanError where
-    the two are not of the same parameters.
+    Its existing state is taken over and from then on only lives in the trainer's arena. Raises PlanError if the
+    optimizer and the plan have different parameters.
     """
 
     def __init__(self, trainer: Trainer, module: nn.Module, optimizer: torch.optim.Optimizer) -> None:
@@ -146,24 +147,24 @@ class PlannedUpdates:
 
     @property
     def groups(self) -> list[dict[str, Any]]:
-        """The settings of the optimizer's groups, without their parameters."""
+        """The settings of the optimizer's groups, without parameters."""
         return [
             {key: value for key, value in group.items() if key != "params"} for group in self.optimizer.param_groups
         ]
 
     def resume(self, steps: int, groups: Sequence[Mapping[str, Any]]) -> None:
-        """Go on after so many steps, with the settings of a checkpoint's groups, in order."""
+        """Resume after `steps` steps, with the settings of a checkpoint's groups, in order."""
         self._steps = self._steps_before + steps
         for group, values in zip(self.optimizer.param_groups, groups, strict=True):
             group.update(values)
 
     def apply(self, steps: int) -> None:
-        """Let the step after so many do what the optimizer's groups say; PlanError for what needs another plan."""
+        """Apply the settings of the optimizer's groups to the next step. Raises PlanError if they need another plan."""
         self._steps = self._steps_before + steps + 1
         self._trainer.rate.change(self._changes())
 
     def _changes(self) -> Mapping[str, Mapping[str, Value]]:
-        """Return the attributes of every update's node that the optimizer's groups ask for."""
+        """Return the attributes of every update's node that the optimizer's groups require."""
         changes = {}
         for group in self.optimizer.param_groups:
             settings = settings_of(type(self.optimizer), group)
@@ -173,7 +174,7 @@ class PlannedUpdates:
         return changes
 
     def _hide_gradients(self) -> None:
-        """Leave the optimizer's own step, which schedulers count, nothing to do."""
+        """Leave nothing to do for the optimizer's own step, which schedulers count."""
         self._gradients = {parameter: parameter.grad for parameter in self._bound if parameter.grad is not None}
         for parameter in self._gradients:
             parameter.grad = None
@@ -183,7 +184,7 @@ class PlannedUpdates:
             parameter.grad = gradient
 
     def _show_state(self, optimizer: torch.optim.Optimizer) -> None:
-        """Give the optimizer, on rank 0, the whole state (collective); before the first step it has none."""
+        """Set the whole state of the optimizer on rank 0 (collective). Before the first step there is none."""
         if not self._steps:
             return
         count = next((update.count for update in self.updates if update.count is not None), None)
@@ -195,16 +196,16 @@ class PlannedUpdates:
                 optimizer.state[parameter] = {STEP: torch.tensor(float(np.asarray(steps))), **state}
 
     def _take_state(self, optimizer: torch.optim.Optimizer) -> None:
-        """Write this rank's part of the optimizer's state into the arena (collective); what it lacks is zero."""
+        """Write this rank's part of the optimizer's state to the arena (collective). Missing state is zero."""
         sizes = self._trainer.cluster.all_gather(len(optimizer.state))
         if len({*sizes}) > 1:
-            raise PlanError(f"expected the optimizer's state on every rank, found it of {sizes} parameters by rank")
+            raise PlanError(f"expected the optimizer's state on every rank, found that of {sizes} parameters by rank")
         if not optimizer.state:
             return
         counts = {float(state[STEP]) for state in optimizer.state.values() if STEP in state}
         if len(counts) > 1:
             raise PlanError(
-                f"expected an optimizer that has updated all parameters alike, found {sorted(counts)} steps"
+                f"expected the same number of steps for all parameters of the optimizer, found {sorted(counts)}"
             )
         self._steps_before = self._steps = int(max(counts, default=0))
         for parameter, update in self._bound.items():
@@ -217,9 +218,9 @@ class PlannedUpdates:
 
 
 def _bound(graph: Graph, module: nn.Module, optimizer: torch.optim.Optimizer) -> Mapping[nn.Parameter, Update]:
-    """Return each parameter's update; a PlanError where those trained are not the optimizer's.
+    """Return each parameter's update. Raises PlanError if the trained parameters are not the optimizer's.
 
-    It may hold others that have no gradient: that the graph does not read, or that forward changes.
+    The optimizer may have other parameters without gradients, which the graph does not read or forward changes.
     """
     parameters = dict(module.named_parameters(remove_duplicate=False))
     bound = {parameters[name]: update for name, update in updates_of(graph).items()}
@@ -233,14 +234,14 @@ def _bound(graph: Graph, module: nn.Module, optimizer: torch.optim.Optimizer) ->
     ]
     if names or not owned <= {*parameters.values()}:
         raise PlanError(
-            f"expected an optimizer of the parameters that the plan trains, found another ({', '.join(names[:3])}): "
+            f"expected an optimizer of the parameters that the plan trains; they differ in {', '.join(names[:3])}: "
             "plan with this optimizer"
         )
     return bound
 
 
 def _attributes(update: Update, settings: Optimizer) -> Mapping[str, Value]:
-    """Return what an update's operator gets of settings; PlanError for settings that it cannot have."""
+    """Return the attributes of an update's operator, given settings. Raises PlanError if they need another plan."""
     before = {name: getattr(settings, name) for name in update.before}
     if operator_of(settings.name) != update.node.op or before != update.before:
         planned, others = f"{update.node.op} {update.before}", f"{operator_of(settings.name)} {before}"

@@ -1,6 +1,6 @@
 """PyTorch's kernels for maximum pooling of whole images.
 
-Its forward pass, which finds maxima and places at once, takes longer on a processor than that on arrays.
+Its forward pass, which computes maxima and positions together, is slower on a CPU than that on arrays.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ FORWARD, BACKWARD = "max_pool2d_with_indices", "max_pool2d_with_indices_backward
 
 
 def _is_whole(call: KernelCall, tensors: list[torch.Tensor], image: torch.Tensor) -> bool:
-    """True for dense images of which a call has all windows, each narrower than the image."""
+    """Return whether a call has dense images and all windows, each narrower than the image."""
     extents, (_, across) = cast("Mapping[str, int]", call.attributes["extents"]), call.pair("kernel")
     is_whole = all(call.ranges[name] == (0, extents[name]) for name in ("y", "x", "dy", "dx") if name in extents)
     is_dense = image.is_contiguous() and are_computed(call, tensors)
@@ -30,14 +30,17 @@ def _is_whole(call: KernelCall, tensors: list[torch.Tensor], image: torch.Tensor
 
 
 def _starts(call: KernelCall, image: torch.Tensor, windows: torch.Tensor) -> torch.Tensor:
-    """Return the places in an image, row by row, at which windows start; in the padding that is before others."""
+    """Return the flat positions in an image at which windows start.
+
+    Positions in the padding count from the row before.
+    """
     (down, across), padding, width = call.pair("stride"), call.pair("padding"), image.shape[3]
     rows, columns = map(partial(torch.arange, device=image.device), windows.shape[2:])
     return (rows[:, None] * down - padding[0]) * width + (columns * across - padding[1])
 
 
 def max_pool2d_with_indices(call: KernelCall) -> None:
-    """Return each window's maximum, and the offset inside the whole window where it first occurs."""
+    """Compute each window's maximum, and the offset within the whole window of its first occurrence."""
     (image,), (values, offsets) = tensors_of(call)
     if call.xp is np or not _is_whole(call, [image], image):
         run(KERNELS[FORWARD], call)
@@ -51,14 +54,14 @@ def max_pool2d_with_indices(call: KernelCall) -> None:
 
 
 def max_pool2d_with_indices_backward(call: KernelCall) -> None:
-    """Give each window's gradient to the element where its maximum first occurred."""
+    """Add each window's gradient to the element where its maximum first occurred."""
     (grad, offsets), (out,) = tensors_of(call)
     if not _is_whole(call, [grad, offsets, out], out):
         run(KERNELS[BACKWARD], call)
         return
     kernel, steps, width = call.pair("kernel"), dilation(call), out.shape[3]
     down, across = map(partial(torch.arange, device=grad.device), kernel)
-    nowhere = down.new_full((1,), -out.numel())  # the offset of what is no number is behind all others
+    nowhere = down.new_full((1,), -out.numel())  # NaN has an offset beyond all others
     of_offset = torch.cat(((down[:, None] * (steps[0] * width) + across * steps[1]).flatten(), nowhere))
     places = of_offset.index_select(0, offsets.flatten()).view(offsets.shape).add_(_starts(call, out, grad))
     geometry = kernel, call.pair("stride"), call.pair("padding"), steps, False

@@ -1,4 +1,4 @@
-"""The ranks that torchrun starts, or any others with a process group of `torch.distributed`."""
+"""The ranks started by torchrun, or any others with a process group of `torch.distributed`."""
 
 from __future__ import annotations
 
@@ -33,25 +33,25 @@ from planner.failures import JobError
 T = TypeVar("T")
 
 PATIENCE = timedelta(days=365)
-"""How long ranks wait for each other: one may check or evaluate alone; that one has ended is noticed at once."""
+"""How long ranks wait for each other. One may check or evaluate alone; a rank that ended is noticed at once."""
 
 LET_GO_S = 0.05
 POLL_S = 0.01
-"""How often rank 0 looks who has come."""
+"""Interval at which rank 0 checks which ranks have arrived."""
 
 BACKENDS = {"numpy": ("gloo",), "cupy": ("nccl", "gloo")}
-"""The backends of `torch.distributed` that carry messages of an array module's memory, the best first."""
+"""Backends of `torch.distributed` for messages of an array module's memory, best first."""
 
 
 COLLECTIVES = ("pairs", "library")
 
 _SOCKETS: dict[dist.ProcessGroup, LocalSockets] = {}
-"""Those of a world, as long as it lasts."""
+"""The sockets of each process group of all ranks."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessGroupCluster(Cluster):
-    """All ranks of the default process group; what they tell each other goes by a group of its own, over gloo."""
+    """All ranks of the default process group. Diagnostics have a group of their own, with gloo."""
 
     diagnostics: dist.ProcessGroup
     timeout: timedelta
@@ -59,7 +59,7 @@ class ProcessGroupCluster(Cluster):
     collectives: str = field(default="pairs", kw_only=True)
 
     def transport(self, name: str) -> TransportSpec:
-        """Return PyTorch's messages, and its collectives where these are wanted."""
+        """Return PyTorch's messages, with its collectives if requested."""
         world = cast(dist.ProcessGroup, dist.group.WORLD)
 
         def transport(memory: Any, _comm: object, _crowded: bool) -> ProcessGroupMessages:
@@ -71,7 +71,7 @@ class ProcessGroupCluster(Cluster):
         return TransportSpec(plain_arena, transport)
 
     def _sockets(self, backend: str, world: dist.ProcessGroup) -> LocalSockets:
-        """Return the sockets that carry small messages of hosts' memories (collective, the first time)."""
+        """Return the sockets for small messages between host memories (collective on first use)."""
         timeout_s = self.timeout.total_seconds()
         if backend != "gloo":
             return LocalSockets({}, timeout_s)
@@ -80,17 +80,17 @@ class ProcessGroupCluster(Cluster):
         return _SOCKETS[world]
 
     def with_collectives(self, choice: str) -> ProcessGroupCluster:
-        """Return the ranks with collectives as operations of PyTorch's ("library"), or as messages ("pairs")."""
+        """Return the ranks with collectives as operations of PyTorch ("library") or as messages ("pairs")."""
         if choice not in COLLECTIVES:
             raise TransportError(f"collectives: expected one of {', '.join(COLLECTIVES)}, found {choice!r}")
         return replace(self, collectives=choice)
 
     def choose_transport(self, asked: str, xp: ArrayModule) -> Choice:
-        """Return the backend that carries the arrays' messages (collective): of "auto" the best that works."""
+        """Return the backend for the arrays' messages (collective). "auto" is the best that works."""
         backends = BACKENDS[xp.__name__]
         if asked not in ("auto", *backends):
             raise TransportError(
-                f"transport {asked!r}: ranks of torchrun exchange arrays of {xp.__name__} by {' or '.join(backends)}: "
+                f"transport {asked!r}: ranks of torchrun exchange {xp.__name__} arrays by {' or '.join(backends)}: "
                 "use --transport auto"
             )
         choice = Choice(backends[0] if asked == "auto" else asked)
@@ -99,11 +99,11 @@ class ProcessGroupCluster(Cluster):
                 raise TransportError(f"transport 'nccl': {reason}: use --transport gloo")
             choice = Choice("gloo", {"nccl": reason})
         if choice.name == "gloo" and xp is not np and self.collectives == "library":
-            raise TransportError("collectives library: gloo carries no memory of GPUs: use --collectives pairs")
+            raise TransportError("collectives library: gloo does not support GPU memory: use --collectives pairs")
         return choice
 
     def _nccl_obstacle(self, xp: ArrayModule) -> str | None:
-        """Say why some rank cannot use PyTorch's NCCL; None where all can (collective)."""
+        """Return why some rank cannot use PyTorch's NCCL; None if all can (collective)."""
         absent = None
         if not torch.cuda.is_available():
             absent = "PyTorch finds no GPU"
@@ -122,11 +122,11 @@ class ProcessGroupCluster(Cluster):
         return None
 
     def launch_advice(self, count: int) -> str:
-        """Say how a job of so many ranks is started."""
+        """Return the command that starts a job of `count` ranks."""
         return f"torchrun --nproc-per-node {count}, or as many in all over several hosts"
 
     def use_device(self, xp: ArrayModule) -> None:
-        """Compute on this rank's device from now on; a BackendError where the kernels are PyTorch's and it cannot."""
+        """Compute on this rank's device from now on. Raises BackendError if the kernels are PyTorch's and it cannot."""
         Cluster.use_device(self, xp)
         if xp is np:
             return
@@ -136,14 +136,14 @@ class ProcessGroupCluster(Cluster):
             raise BackendError(f"backend 'cupy': {reason}, or use --kernels arrays or --backend numpy")
 
     def least(self, number: int) -> int:
-        """Return the least of every rank's numbers, on every rank."""
+        """Return the least of all ranks' numbers, on every rank."""
         least = torch.tensor(number, device="cpu")
         with others_may_be_lost():
             dist.all_reduce(least, dist.ReduceOp.MIN, self.diagnostics)
         return int(least)
 
     def all_gather(self, value: T) -> list[T]:
-        """Return every rank's value, on every rank; by sockets, once they reach all, in a tenth of the time."""
+        """Return every rank's value, on every rank. Sockets, if they connect all ranks, take a tenth of the time."""
         values: list[Any] = [value] * self.size
         sockets = _SOCKETS.get(cast(dist.ProcessGroup, dist.group.WORLD))
         with others_may_be_lost():
@@ -171,16 +171,16 @@ class ProcessGroupCluster(Cluster):
         return cast(T, values[0])
 
     def connect(self) -> None:
-        """Make what `pass_on` needs (collective)."""
+        """Prepare for `pass_on` (collective)."""
         self._connected()
 
     def _connected(self) -> tuple[LocalSockets, dist.ProcessGroup]:
-        """Return what carries small messages and large ones (collective, the first time)."""
+        """Return the carriers of small and of large messages (collective on first use)."""
         world = cast(dist.ProcessGroup, dist.group.WORLD)
         return self._sockets("gloo", world), group_of("gloo", world, self.timeout)
 
     def pass_on(self, data: NDArray[np.uint8], peer: int, *, receives: bool) -> None:
-        """Send these bytes to another rank as a transfer does, or receive them from there, and wait for it."""
+        """Send these bytes to another rank as a transfer does, or receive them into `data`, and wait."""
         sockets, group = self._connected()
         with others_may_be_lost():
             if sockets.carries(peer, data.nbytes):
@@ -189,9 +189,12 @@ class ProcessGroupCluster(Cluster):
                 (dist.recv if receives else dist.send)(torch.from_numpy(data), peer, group)
 
     def collective(self, transport: str, operation: str, data: Array) -> Callable[[], object] | None:
-        """Return the action in which all ranks do an operation of PyTorch's on such an array, the payload of each."""
+        """Return an action in which all ranks run a PyTorch operation on an array; None if it is unsupported.
+
+        `data` is the payload of each rank.
+        """
         if transport == "gloo" and not isinstance(data, np.ndarray):
-            return None  # it carries no memory of GPUs
+            return None  # gloo does not support GPU memory
         group = group_of(transport, cast(dist.ProcessGroup, dist.group.WORLD), self.timeout)
         whole = tensor_of(data)
         part = whole[: len(whole) // self.size].clone()
@@ -203,20 +206,20 @@ class ProcessGroupCluster(Cluster):
         return operations.get(operation)
 
     def abort(self, status: int) -> None:
-        """End this process at once; the launcher ends the others."""
+        """End this process at once. The launcher ends the others."""
         os._exit(status)
 
 
 def _first(reasons: Iterable[str | None]) -> str | None:
-    """Return the first reason that a rank has against something; None where none has."""
+    """Return the first reason against something; None if there is none."""
     return next(filter(None, reasons), None)
 
 
 @lru_cache(maxsize=4)
 def group_of(backend: str, world: dist.ProcessGroup, timeout: timedelta) -> dist.ProcessGroup:
-    """Return a group of all ranks for the program's transfers (collective, the first time)."""
+    """Return a group of all ranks for the program's transfers (collective on first use)."""
     group: Any = dist.new_group(backend=backend, timeout=timeout)
-    if backend == "nccl":  # as it asks, all ranks take part in the first call
+    if backend == "nccl":  # NCCL requires all ranks in the first call
         dist.all_reduce(torch.zeros(1, device="cuda"), group=group)
     return cast(dist.ProcessGroup, group)
 
@@ -225,13 +228,13 @@ def group_of(backend: str, world: dist.ProcessGroup, timeout: timedelta) -> dist
 def group_among(
     backend: str, _world: dist.ProcessGroup, timeout: timedelta, members: tuple[int, ...]
 ) -> dist.ProcessGroup:
-    """Return a group of some ranks for their collectives (collective of these, the first time)."""
+    """Return a group of some ranks for their collectives (collective among these on first use)."""
     group = dist.new_group(list(members), timeout, backend, use_local_synchronization=True)
     return cast(dist.ProcessGroup, group)
 
 
 def cluster(timeout: timedelta = PATIENCE) -> ProcessGroupCluster:
-    """Describe the ranks of the default process group, which wait for each other for so long (collective)."""
+    """Return the ranks of the default process group, which wait for each other until `timeout` (collective)."""
     diagnostics: Any = dist.new_group(backend="gloo", timeout=timeout)
     atexit.register(_leave)
     rank, size = dist.get_rank(), dist.get_world_size()
@@ -243,26 +246,26 @@ def cluster(timeout: timedelta = PATIENCE) -> ProcessGroupCluster:
 
 
 def job_cluster() -> ProcessGroupCluster:
-    """Describe all ranks that torchrun started (collective); exit with status 2 where PyTorch cannot connect them."""
+    """Return all ranks that torchrun started (collective). Exit with status 2 if PyTorch cannot connect them."""
     if not (dist.is_available() and dist.is_gloo_available()):
-        print("error: this PyTorch has no gloo: install one that has, or use mpirun", file=sys.stderr)
+        print("error: this PyTorch has no gloo: install one with gloo, or use mpirun", file=sys.stderr)
         sys.exit(2)
     join(PATIENCE, "gloo")
     return cluster()
 
 
 def join(timeout: timedelta, backend: str | None = None) -> None:
-    """Make the default process group of all ranks (collective); JobError for missing ranks."""
+    """Create the default process group of all ranks (collective). Raises JobError for missing ranks."""
     store, rank, size = next(rendezvous("env://", timeout=timeout))
     fresh = PrefixStore(_agreed_prefix(store, rank, size, timeout), store)
     dist.init_process_group(backend, store=fresh, rank=rank, world_size=size, timeout=timeout)
 
 
 def _agreed_prefix(store: Store, rank: int, size: int, timeout: timedelta) -> str:
-    """Return a name of this start that all ranks have agreed on, by the store that torchrun keeps across restarts.
+    """Return a name of this start that all ranks agree on, by the store that torchrun keeps across restarts.
 
-    There also lies what ranks wrote before a restart, addresses among them, and must not be read. So every rank shows a
-    name that is new, and rank 0 answers with its own until all have read that.
+    The store also has entries from before a restart, such as addresses, which must not be read. So every rank posts a
+    new name, and rank 0 answers with its own until all have read it.
     """
     name = uuid4().hex
     store.set(f"arrived/{rank}", name)
@@ -273,7 +276,7 @@ def _agreed_prefix(store: Store, rank: int, size: int, timeout: timedelta) -> st
     end = time.monotonic() + timeout.total_seconds()
     while missing := [other for other in range(1, size) if not store.check([f"joined/{name}/{other}"])]:
         if time.monotonic() > end:
-            raise JobError(f"ranks {', '.join(map(str, missing))} have not come within {timeout}")
+            raise JobError(f"ranks {', '.join(map(str, missing))} did not arrive within {timeout}")
         for other in missing:
             if store.check([f"arrived/{other}"]):
                 store.set(f"start/{store.get(f'arrived/{other}').decode()}", name)
@@ -282,9 +285,9 @@ def _agreed_prefix(store: Store, rank: int, size: int, timeout: timedelta) -> st
 
 
 def _leave() -> None:
-    """End the process group, if the program has not, while Python is there for what the group's threads let go of.
+    """Destroy the process group before Python shuts down, if the program has not.
 
-    A thread lets go of a message's memory a moment after it has said that the message is there.
+    The group's threads release the memory of a message a moment after they report its arrival.
     """
     time.sleep(LET_GO_S)
     while _SOCKETS:

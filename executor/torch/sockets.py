@@ -1,6 +1,6 @@
-"""Small messages between ranks of one host over Unix sockets, which the kernel carries.
+"""Small messages between ranks of one host over Unix sockets.
 
-Gloo answers each message with others, and wakes a thread on either side for all of them: of some hundred bytes that
+Gloo answers each message with others, and wakes threads on both sides for all of them. For a few hundred bytes that
 takes ten times as long as sending them.
 """
 
@@ -19,24 +19,24 @@ from typing import Any
 from uuid import uuid4
 
 SMALL = 1 << 18
-"""Bytes of a message up to which it goes by a socket."""
+"""Largest message, in bytes, that is sent by a socket."""
 
 ROOM = 1 << 20
-"""Bytes for which a socket is to have room, as far as the kernel allows: several messages."""
+"""Requested buffer of a socket in bytes, enough for several messages. The kernel may limit it."""
 
 PIECE = 1 << 16
-"""Bytes that the kernel is given at once."""
+"""Bytes passed to the kernel at a time."""
 
 NUMBER = 8
-"""Bytes of a number that tells messages apart, in front of each."""
+"""Bytes of the number that precedes each message and identifies it."""
 
 TOLD = (1 << 8 * NUMBER) - 1
-"""The number of what ranks tell each other, which is no transfer's."""
+"""The number of messages that are not part of a transfer."""
 
 EITHER = select.POLLIN | select.POLLOUT
 TIMEVAL = Struct("@ll")
 LONGEST_MS = (1 << 31) - 1
-"""What the kernel can be asked to wait."""
+"""Longest timeout that the kernel accepts, in milliseconds."""
 
 NETWORK = Path("/proc/self/ns/net")
 Gather = Callable[[Any], Sequence[Any]]
@@ -44,9 +44,9 @@ Gather = Callable[[Any], Sequence[Any]]
 
 
 class LocalSockets:
-    """Sockets to other ranks, by rank, which wait for each other for so many seconds.
+    """Sockets to other ranks, by rank, with a timeout in seconds.
 
-    Raises TimeoutError where a rank does not come in time, ConnectionError where it is gone.
+    Raises TimeoutError if a rank does not answer in time, and ConnectionError if it is gone.
     """
 
     def __init__(self, sockets: Mapping[int, socket.socket], timeout_s: float) -> None:
@@ -56,7 +56,7 @@ class LocalSockets:
         self._received = memoryview(bytearray(NUMBER + PIECE))
         seconds, milliseconds = divmod(int(self._timeout_ms), 1000)
         for connection in self._ranks:
-            connection.setblocking(True)  # the kernel alone waits: asking first takes longer than a small message
+            connection.setblocking(True)  # the kernel waits: polling first takes longer than a small message
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, TIMEVAL.pack(seconds, 1000 * milliseconds))
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, ROOM)
 
@@ -66,7 +66,7 @@ class LocalSockets:
         return [*self._sockets]
 
     def carries(self, rank: int, nbytes: int) -> bool:
-        """Whether a message to or from a rank goes by a socket."""
+        """Return whether a message to or from a rank is sent by a socket."""
         return nbytes <= SMALL and rank in self._sockets
 
     def send(self, rank: int, number: int, data: memoryview) -> None:
@@ -75,7 +75,10 @@ class LocalSockets:
             self._send(self._sockets[rank], (number.to_bytes(NUMBER, "big"), piece))
 
     def _send(self, connection: socket.socket, message: tuple[bytes, memoryview]) -> None:
-        """Send a piece; where there is no room, take in what others send, who may be waiting for room, too."""
+        """Send a piece.
+
+        If the buffer is full, receive from others meanwhile, which may be waiting for the same reason.
+        """
         while True:
             try:
                 connection.sendmsg(message, (), socket.MSG_DONTWAIT)
@@ -86,7 +89,7 @@ class LocalSockets:
                 return
 
     def receive(self, rank: int, number: int, into: memoryview) -> None:
-        """Wait for the next message of this number from a rank."""
+        """Wait for the next message with this number from a rank."""
         connection, early = self._sockets[rank], self._early[rank, number]
         for piece in _pieces(into):
             while not early:
@@ -95,7 +98,7 @@ class LocalSockets:
             piece[:] = early.popleft()
 
     def tell(self, rank: int, value: object) -> None:
-        """Send a rank any value."""
+        """Send any value to a rank."""
         data = pickle.dumps(value)
         self.send(rank, TOLD, memoryview(len(data).to_bytes(NUMBER, "big")))
         self.send(rank, TOLD, memoryview(data))
@@ -106,7 +109,7 @@ class LocalSockets:
         self.receive(rank, TOLD, memoryview(length))
         data = bytearray(int.from_bytes(length, "big"))
         self.receive(rank, TOLD, memoryview(data))
-        return pickle.loads(data)  # of a process that knows the secret
+        return pickle.loads(data)  # the sender knows the secret
 
     def close(self) -> None:
         """Close all sockets."""
@@ -114,7 +117,7 @@ class LocalSockets:
             connection.close()
 
     def _ready(self, events: Mapping[socket.socket, int]) -> list[socket.socket]:
-        """Wait for one of these events; return the sockets on which something has come, if only their end."""
+        """Wait for one of these events; return the sockets with input, including end of file."""
         poll = select.poll()
         for connection, event in events.items():
             poll.register(connection, event)
@@ -127,7 +130,7 @@ class LocalSockets:
         return TimeoutError(f"socket: timed out after {self._timeout_ms} ms")
 
     def _take(self, connection: socket.socket) -> bool:
-        """Take in a message, when it comes; False where there will be no more."""
+        """Receive a message; return False at end of file."""
         try:
             length = connection.recv_into(self._received)
         except BlockingIOError as error:
@@ -145,7 +148,7 @@ def _pieces(data: memoryview) -> list[memoryview]:
 
 
 def connected(rank: int, gather: Gather, timeout_s: float) -> LocalSockets:
-    """Return sockets to the other ranks of this host, if it has such sockets (collective)."""
+    """Return sockets to the other ranks of this host, if the system supports them (collective)."""
     if sys.platform != "linux":
         return LocalSockets({}, timeout_s)
     secret = uuid4().bytes
@@ -170,7 +173,7 @@ def _joined(rank: int, address: bytes, secret: bytes) -> socket.socket:
 
 
 def _accepted(listener: socket.socket, secret: bytes) -> dict[int, socket.socket]:
-    """Return the socket of a rank that joins, none of a process that does not know the secret."""
+    """Return the socket of a rank that joins; nothing for a process that does not know the secret."""
     connection, _ = listener.accept()
     said = connection.recv(len(secret) + NUMBER)
     if said[: len(secret)] == secret:

@@ -14,13 +14,13 @@ from executor.weights.files import InMemory, WeightsError
 
 
 def read(path: Path) -> InMemory:
-    """Tensors of a file by name, mapped into memory; WeightsError where it holds anything else.
+    """Return the tensors of a file by name, mapped into memory. Raises WeightsError if it holds anything else.
 
     Nothing in the file is executed.
     """
     try:
         state = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-    except Exception as error:  # of every kind, by where the file is damaged
+    except Exception as error:  # any kind, depending on the damage
         first = str(error).strip().partition("\n")[0]
         raise WeightsError(f"{path}: expected a state dict, as torch.save writes it, found another: {first}") from error
     is_named = isinstance(state, Mapping) and all(isinstance(name, str) for name in state)
@@ -30,7 +30,7 @@ def read(path: Path) -> InMemory:
 
 
 def array_of(tensor: torch.Tensor) -> HostArray:
-    """View a tensor in host memory as an array; NumPy has no bfloat16 of its own."""
+    """Return a tensor in host memory as an array. NumPy itself has no bfloat16."""
     tensor = tensor.detach().contiguous()
     if tensor.dtype is torch.bfloat16:
         return np.asarray(tensor.view(torch.int16).numpy().view(ml_dtypes.bfloat16))

@@ -1,4 +1,4 @@
-"""Arrays and tensors over the same memory, NumPy's of the host, CuPy's of a GPU; products in formats no tensor has."""
+"""Arrays and tensors over the same memory, on the host or a GPU; and products in formats that no tensor has."""
 
 from __future__ import annotations
 
@@ -18,31 +18,29 @@ BY_BITS = {np.dtype(ml_dtypes.bfloat16): (np.int16, torch.bfloat16), np.dtype(bo
 
 def tensor_of(array: Array) -> torch.Tensor:
     """Return the tensor over an array's memory."""
-    if array.dtype in BY_BITS:  # dtypes that the other library may not exchange
+    if array.dtype in BY_BITS:  # dtypes that libraries may not exchange
         bits, dtype = BY_BITS[array.dtype]
         return tensor_of(array.view(bits)).view(dtype)
     return torch.from_numpy(array) if isinstance(array, np.ndarray) else from_dlpack(array)
 
 
 def obstacle(xp: ArrayModule) -> str | None:
-    """Say why PyTorch cannot view arrays of a module; None where it can."""
+    """Return why PyTorch cannot view arrays of a module; None if it can."""
     try:
         tensor_of(xp.zeros(1, np.float32))
     except (RuntimeError, BufferError, AssertionError) as error:
-        return (
-            f"this PyTorch does not view arrays of {xp.__name__} ({str(error).splitlines()[0]}): install one with CUDA"
-        )
+        return f"this PyTorch cannot view arrays of {xp.__name__} ({str(error).splitlines()[0]}): install one with CUDA"
     return None
 
 
 def array_of(xp: ArrayModule, tensor: torch.Tensor) -> Array:
-    """Return the array over a tensor's memory; truth values by their bits."""
+    """Return the array over a tensor's memory. Booleans are returned as bytes."""
     values = tensor.view(torch.uint8) if tensor.dtype == torch.bool else tensor
     return values.numpy() if xp is np else xp.from_dlpack(values)
 
 
 def spread(tensor: torch.Tensor, dims: Sequence[int], rank: int) -> torch.Tensor:
-    """View a tensor, whose dimensions are the dimensions `dims` of another, so that it broadcasts against that."""
+    """Return a view of a tensor whose dimensions are the dimensions `dims` of another, broadcast against that."""
     shape = [1] * rank
     for extent, dim in zip(tensor.shape, dims, strict=True):
         shape[dim] = extent
@@ -50,7 +48,7 @@ def spread(tensor: torch.Tensor, dims: Sequence[int], rank: int) -> torch.Tensor
 
 
 def tensors_of(call: KernelCall) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-    """Return the tensors over a call's inputs and outputs, which are made once."""
+    """Return the tensors over a call's inputs and outputs, created on first use."""
     return call.once(_tensors)
 
 
@@ -60,11 +58,11 @@ def _tensors(call: KernelCall) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
 
 FLOAT8_MULTIPLE = 16
 FLOAT8_FROM = (8, 9)
-"""What extents of float8 products are multiples of, and the first compute capability that has them."""
+"""Extents of float8 products must be multiples of this, and the first compute capability that supports them."""
 
 
 def tf32(a: Array, b: Array) -> Callable[[], None] | None:
-    """Return the product of matrices rounded to TF32; None beside a GPU."""
+    """Return the action that multiplies matrices rounded to TF32; None without a GPU."""
     x, y = tensor_of(a), tensor_of(b)
     if x.device.type != "cuda":
         return None
@@ -80,7 +78,7 @@ def tf32(a: Array, b: Array) -> Callable[[], None] | None:
 
 
 def float8(a: Array, b: Array) -> Callable[[], None] | None:
-    """Return the product of matrices in float8 (e4m3), a result in bfloat16; None for other extents or older GPUs."""
+    """Return the action that multiplies matrices in float8 (e4m3) to bfloat16; None if extents or GPU rule it out."""
     x, y = tensor_of(a), tensor_of(b)
     is_old = x.device.type == "cuda" and torch.cuda.get_device_capability(x.device) < FLOAT8_FROM
     if is_old or any(extent % FLOAT8_MULTIPLE for extent in (*x.shape, *y.shape)):
@@ -95,4 +93,4 @@ def float8(a: Array, b: Array) -> Callable[[], None] | None:
 
 
 PRODUCTS: dict[str, MakeProduct] = {"tf32": tf32, "float8": float8}
-"""By format."""
+"""Products by format."""

@@ -1,11 +1,11 @@
-"""The transport of `torch.distributed`: packed messages by gloo between hosts' memories, by NCCL between GPUs.
+"""The transport of `torch.distributed`: packed messages, by gloo between host memories, by NCCL between GPUs.
 
-Between processes of one host small ones go by sockets of ours (`executor.torch.sockets`). What gloo and sockets carry
-of a GPU's memory is staged in the host's.
+Small messages between processes of one host use our own sockets (`executor.torch.sockets`). GPU memory is staged in
+host memory for gloo and for sockets.
 
-A transfer is one batch of sends and receives, with its number as their tag. NCCL knows no tags: there, messages cannot
-be confused as long as ranks start transfers in one order, as they do unless stages have chunks. Gloo's threads carry
-them while this rank computes; with NCCL, what is queued behind a transfer's end waits for it, not the host.
+A transfer is one batch of sends and receives, tagged with its number. NCCL has no tags. Its messages cannot be confused
+as long as ranks start transfers in the same order, which they do unless stages have chunks. Gloo's threads carry
+messages while this rank computes. With NCCL, the work queued after a transfer's end waits for it, not the host.
 """
 
 from __future__ import annotations
@@ -28,17 +28,18 @@ from executor.transport.staging import Staging, staging
 from planner.failures import JobError
 
 GONE = ("closed by peer", "reset by peer", "Broken pipe", "Connection refused", "remote error", "recvValue failed")
-"""How backends of `torch.distributed` say that the other end is no more."""
+"""Error texts of `torch.distributed` backends for a lost peer."""
 
 LATE = ("Timed out", "timed out", "timeout")
-"""How they say that it did not come in time, and the others that it was not waited for any longer."""
+"""Error texts for a peer that was not in time, or stopped waiting."""
 
 
 @contextmanager
 def others_may_be_lost() -> Iterator[None]:
-    """Turn a backend's error about other ranks into a JobError that names them, after the launcher had time to end us.
+    """Turn a backend's error about other ranks into a JobError that names them.
 
-    They are the ranks that do not come here too, to say that they wait for others.
+    The launcher gets time to end this process first. The named ranks are those that do not come here too and report
+    that they wait for others.
     """
     try:
         yield
@@ -51,7 +52,7 @@ def others_may_be_lost() -> Iterator[None]:
 
 
 def _missing() -> list[int]:
-    """Return the ranks that are not waiting for others, by the store that all have since they met."""
+    """Return the ranks that do not report that they wait for others, by the store they all share."""
     store, ranks = default_store(), range(dist.get_world_size())
     store.set(f"waiting/{dist.get_rank()}", "")
     time.sleep(GRACE_S)
@@ -59,7 +60,7 @@ def _missing() -> list[int]:
 
 
 class ProcessGroupMessages(Messages):
-    """Messages of a process group of PyTorch's, whose ranks are the workers."""
+    """Messages of a PyTorch process group, whose ranks are the workers."""
 
     def __init__(self, memory: Memory, group: dist.ProcessGroup, sockets: LocalSockets) -> None:
         super().__init__(memory, group.size())
@@ -69,7 +70,7 @@ class ProcessGroupMessages(Messages):
 
     @property
     def outside_arena(self) -> Mapping[str, int]:
-        """Bytes allocated beside the arena, by what they are."""
+        """Bytes allocated outside the arena, by purpose."""
         return self._staging.outside_arena
 
     def exchange(self, outgoing: Staged, incoming: Staged) -> tuple[Action, Action]:
@@ -88,7 +89,7 @@ class ProcessGroupMessages(Messages):
                     self._sockets.send(peer, tag, data)
                 if self._is_nccl:
                     works.extend(dist.batch_isend_irecv(batch))
-                else:  # without what PyTorch asks of each operation of a batch
+                else:  # skips PyTorch's checks of each operation of a batch
                     works.extend(begin([tensor], peer, tag) for _, begin, tensor, peer in messages)
 
         def end() -> None:
@@ -105,7 +106,7 @@ class ProcessGroupMessages(Messages):
         return start, end
 
     def _by_socket(self, messages: Staged) -> tuple[list[tuple[int, memoryview]], Staged]:
-        """Return the messages that go by sockets, and the others, where they are staged."""
+        """Return the messages that sockets carry, and the others, both in staging."""
         small = [self._sockets.carries(peer, data.nbytes) for peer, data in messages]
         staged = [(peer, self._staging.host(data)) for peer, data in messages]
         rest = [message for message, is_small in zip(staged, small, strict=True) if not is_small]

@@ -1,4 +1,4 @@
-"""Training steps of an imported graph beside the module's own: the same weights, the same inputs, one worker."""
+"""Compare training steps of an imported graph with the module's own: same weights, same inputs, one worker."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ from tensor_partitioner import display
 
 
 class Rounded(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Within, every result of an operator is moved by up to the distance of two numbers of its size.
+    """Within this mode, every operator's result is perturbed by up to the distance between neighbouring numbers.
 
-    Errors of equal numbers are equal, as they are of one kernel, so that ties stay; whole numbers are exact. `sample`
-    tells one choice of errors from others.
+    Equal numbers get equal errors, as from one kernel, so ties stay ties. Integers are exact. `sample` selects the
+    errors.
     """
 
     def __init__(self, sample: int = 0) -> None:
@@ -51,14 +51,14 @@ class Rounded(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        """Run an operator; what it writes in place, and views, are as they are."""
+        """Run an operator. In-place results and views are not perturbed."""
         result = func(*args, **(kwargs or {}))
         is_alias = any(returned.alias_info is not None for returned in func._schema.returns)
         return result if is_alias or _is_exact(func._schema.name, args) else tree_map(self._moved, result)
 
 
 def _is_exact(name: str, arguments: Sequence[Any]) -> bool:
-    """Return True for an operator that chooses or moves elements, whose results are compared with these."""
+    """Return whether an operator selects or moves elements. Its results are compared with those elements."""
     return name.removeprefix("aten::") in EXACT or any(
         argument in EXTREME for argument in arguments if isinstance(argument, str | float)
     )
@@ -67,7 +67,7 @@ def _is_exact(name: str, arguments: Sequence[Any]) -> bool:
 EXACT = ("amax", "amin", "aminmax", "max", "min", "gather", "index", "index_select", "tril", "triu", "flip", "clone")
 
 EXTREME = ("amax", "amin", inf, -inf)
-"""Arguments by which other operators choose."""
+"""Arguments with which other operators select elements."""
 
 
 def _moved(sample: int, value: Any) -> Any:
@@ -81,33 +81,37 @@ def _moved(sample: int, value: Any) -> Any:
 
 
 LEAST: Mapping[str, float] = {"bfloat16": 4e-2, "float16": 5e-3, "float32": 1e-4, "float64": 1e-10}
-"""Differences that other kernels than PyTorch's may always make, relative to a tensor's largest value."""
+"""Relative differences that kernels other than PyTorch's may always have."""
 
 LEAST_SHARE = 1e-3
-"""A gradient is compared as if its largest value were at least this share of the largest of all gradients, and what
-steps leave as if it were of the largest movement: what is zero but for rounding has no digits."""
+"""A gradient is compared as if its largest value were at least this share of the largest of all gradients, and stored
+tensors as if theirs were this share of the largest movement: values that are zero except for rounding have no
+significant digits."""
 
 UNTRAINED = "PyTorch itself cannot train the module"
 
 REPEATED = " when PyTorch takes the same steps again, as the module keeps what is no buffer between calls"
-"""What is said of a module whose steps depend on calls before; its differences would look like rounding."""
+"""Added for modules whose steps depend on earlier calls. Their differences would otherwise look like rounding."""
 
 GRADIENT, STORED = "gradient", "after the steps"
 
 SECONDS_PER_NODE, OPERATIONS_PER_SECOND = 4e-3, 2e9
-"""Of importing and running small operators, and of large ones in double precision, on two cores."""
+"""Cost of importing and running small operators, and rate of large ones in double precision, on two cores."""
 
 SAMPLES = 16
-"""Of PyTorch's own rounding errors, of which as many are taken as show that they explain a difference: at a kink the
-errors of one sample may have the sign that PyTorch's have."""
+"""Most samples of PyTorch's own rounding errors. Samples are drawn until they explain a difference: at a kink, only
+some have the sign of PyTorch's error."""
 
 STEPS = 3
-"""From the second on an optimizer's states and their constants take part, and what the module counts by itself."""
+"""From the second step on, an optimizer's states and constants take part, and counters of the module."""
 
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """How far a tensor is from PyTorch's: `what` is of it, its gradient or what the step leaves of it."""
+    """The difference of a tensor from PyTorch's.
+
+    `what` says which value: the tensor, its gradient, or what the steps leave.
+    """
 
     name: str
     what: str
@@ -116,7 +120,7 @@ class Compared:
 
 @dataclass(frozen=True, slots=True)
 class Verification(display.Shown):
-    """Steps of a graph beside the module's; `dtype` is the one that it was computed in, `instead` says why."""
+    """Steps of a graph compared with the module's, computed in `dtype`; `instead` says why that is not float64."""
 
     model: str
     dtype: str
@@ -125,14 +129,14 @@ class Verification(display.Shown):
 
     @property
     def failure(self) -> str:
-        """What is wrong, in one line; nothing where nothing is."""
+        """What differs, in one line; "" if nothing does."""
         failed = [tensor for tensor in self.compared if not tensor.difference.excess <= 1]
         if not failed:
             return ""
         worst = max(failed, key=lambda tensor: tensor.difference.excess)
         return (
-            f"{self.model}: {len(failed)} of {len(self.compared)} tensors differ from PyTorch's, most of all "
-            f"{worst.name}, {worst.what}, by {worst.difference.value:.3g} of its largest value, where rounding "
+            f"{self.model}: {len(failed)} of {len(self.compared)} tensors differ from PyTorch, most "
+            f"{worst.name}, {worst.what}, by {worst.difference.value:.3g} of its largest value; rounding "
             f"explains {worst.difference.tolerance:.3g}"
         )
 
@@ -144,25 +148,25 @@ def verification_tables(shown: Verification) -> tuple[Table]:
         [tensor.name, tensor.what, f"{tensor.difference.value:.2e}", f"{tensor.difference.tolerance:.2e}"]
         for tensor in shown.compared
     ]
-    title = f"{shown.model}: {STEPS} steps beside PyTorch, in {shown.dtype}{shown.instead}; parts of the largest value"
-    return (display.table(title, ["tensor", "of it", "largest difference", "rounding explains"], rows),)
+    title = f"{shown.model}: {STEPS} steps against PyTorch, in {shown.dtype}{shown.instead}; parts of the largest value"
+    return (display.table(title, ["tensor", "value", "largest difference", "rounding explains"], rows),)
 
 
 def verify(make: Callable[[], object], model: str) -> Verification:
     """Train the module that a function returns, and its graph, for some steps, and compare.
 
-    In double precision, unless the module insists on its own dtype: then it is made anew, as it was half converted.
-    Raises a GraphError for what cannot be imported.
+    They are trained in double precision. If the module insists on its own dtype, it is made again, because it is half
+    converted. Raises GraphError if it cannot be imported.
     """
     try:
         return verified(_doubled(user_model(make())), model)
-    except (GraphError, RuntimeError) as error:  # a dtype may be written into the model
+    except (GraphError, RuntimeError) as error:  # a dtype may be fixed in the model
         reason = str(error).strip().partition("\n")[0]
         return replace(verified(user_model(make()), model), instead=f", as float64 failed: {reason}")
 
 
 def estimated_seconds(graph: Graph) -> float:
-    """Return about how long it takes to verify an imported graph: it is imported again, and trained three times."""
+    """Return an estimate of the seconds to verify an imported graph: it is imported again and trained three times."""
     operations = 0.0
     for node in graph.nodes:
         description = describe(node, graph.tensors)
@@ -180,19 +184,19 @@ def _doubled(user: UserModel) -> UserModel:
     arguments = Arguments(user.inputs, user.targets).mapped(_double)
     loss = user.loss.double() if isinstance(user.loss, nn.Module) else user.loss
     if isinstance(user.optimizer, torch.optim.Optimizer):
-        for state in user.optimizer.state.values():  # some have theirs before the first step
+        for state in user.optimizer.state.values():  # some have state before the first step
             state.update({name: _double(value) for name, value in state.items() if isinstance(value, torch.Tensor)})
     return user._replace(module=user.module.double(), inputs=arguments.inputs, loss=loss, targets=arguments.targets)
 
 
 def verified(user: UserModel, model: str) -> Verification:
-    """Compare the first steps of a user's model, whose module is trained by them, with those of its graph."""
+    """Compare the first steps of a user's model, whose module they train, with those of its graph."""
     if not isinstance(user.optimizer, torch.optim.Optimizer):
         user = user._replace(optimizer=torch.optim.SGD(user.module.parameters(), lr=Optimizer("sgd").lr))
     graph = imported(user)
     if counter(graph.tensors):
         raise GraphError(
-            f"{model}: drops elements at random, by other masks than PyTorch's: build it with p=0 to compare"
+            f"{model}: dropout uses other random masks than PyTorch's: build the model with p=0 to compare"
         )
     before, state = _stored(user), copy.deepcopy(user.optimizer.state_dict())
     with contained("a step of the graph"):
@@ -235,38 +239,38 @@ def verified(user: UserModel, model: str) -> Verification:
 Tensors = Mapping[str, torch.Tensor]
 
 Theirs = list[tuple[str, str, HostArray]]
-"""What PyTorch computes: the name of our tensor, what is of it, and its content."""
+"""What PyTorch computes: the name of our tensor, which value of it, and its content."""
 
 
 def _again(graph: Graph, user: UserModel, ours: Collection[str], before: Tensors, state: dict[str, Any]) -> Theirs:
-    """Take PyTorch's steps once more, from where the first ones began."""
+    """Repeat PyTorch's steps from the same start."""
     with torch.no_grad():
         for name, tensor in _tensors(user.module).items():
-            if name in before and before[name].shape == tensor.shape:  # others are made by forward
+            if name in before and before[name].shape == tensor.shape:  # forward makes the others
                 tensor.copy_(before[name])
     user.optimizer.load_state_dict(copy.deepcopy(state))
     return _theirs(graph, user, ours, *_trained(user))
 
 
 def _tensors(module: nn.Module) -> dict[str, torch.Tensor]:
-    """Return parameters and buffers by name, those that no state dict holds as well."""
+    """Return parameters and buffers by name, including those that no state dict has."""
     return dict((*module.named_parameters(), *module.named_buffers()))
 
 
 def _stored(user: UserModel) -> dict[str, torch.Tensor]:
-    """Return copies of a module's tensors as they are now."""
+    """Return copies of a module's tensors."""
     return {name: tensor.detach().clone() for name, tensor in _tensors(user.module).items()}
 
 
 def _size(array: HostArray) -> float:
-    """Return the largest absolute value that is finite."""
+    """Return the largest finite absolute value."""
     return float(np.abs(array[np.isfinite(array)].astype(np.float64)).max(initial=0.0))
 
 
 def _difference(actual: HostArray, expected: HostArray, least: float) -> float:
-    """Return max|actual - expected| relative to the largest expected value, or `least` where that is larger.
+    """Return max|actual - expected| relative to the largest expected value, or to `least` if that is larger.
 
-    The same infinity, or no number in both, is no difference.
+    Equal infinities, and NaN in both, are no difference.
     """
     a, b = actual.astype(np.float64), expected.astype(np.float64)
     is_equal = (a == b) | (np.isnan(a) & np.isnan(b))
@@ -275,7 +279,7 @@ def _difference(actual: HostArray, expected: HostArray, least: float) -> float:
 
 
 def _ours(graph: Graph, user: UserModel) -> Mapping[str, tuple[HostArray, float]]:
-    """Return last loss, first gradients and stored tensors of steps of the graph, and what rounding changes in each."""
+    """Return the last loss, first gradients and stored tensors of the graph's steps, and the effect of rounding."""
     trainer = Trainer(rank_programs(undivided(graph), 0, 0), single_rank(cpu_count() or 1), np, "p2p")
     state = {name: array_of(tensor).copy() for name, tensor in user.module.state_dict().items()}
     trainer.begin_with(Weights.of(state, graph))
@@ -285,9 +289,9 @@ def _ours(graph: Graph, user: UserModel) -> Mapping[str, tuple[HostArray, float]
 
 
 def _trained(user: UserModel) -> tuple[torch.Tensor, Tensors]:
-    """Train the module; return the last loss, and the gradients of the first step by the parameters' names.
+    """Train the module; return the last loss, and the gradients of the first step by parameter name.
 
-    Raises a GraphError for a module that PyTorch itself cannot train.
+    Raises GraphError if PyTorch itself cannot train the module.
     """
     arguments, gradients = Arguments(user.inputs, user.targets), dict[str, torch.Tensor]()
     step = Step(user.module, user.loss, arguments.structure)
@@ -309,14 +313,14 @@ def _trained(user: UserModel) -> tuple[torch.Tensor, Tensors]:
 def _theirs(graph: Graph, user: UserModel, ours: Collection[str], loss: torch.Tensor, gradients: Tensors) -> Theirs:
     """Return copies of the loss, of gradients and of entries after the steps, with the names of our tensors.
 
-    A gradient that only its update reads may be computed with that, and is then not ours, and one that weight decay was
-    added to is not PyTorch's: what it leaves tells.
+    A gradient that only its update reads may be fused with it and so not exist in our graph. A gradient with weight
+    decay added is not PyTorch's. For those, the stored tensors tell.
     """
     theirs = [(graph.metrics["loss"], "loss", array_of(loss).copy())]
     makers = {output: node for node in graph.nodes for output in node.outputs}
     seen = set[str | None]()
     for name, tensor in user.module.state_dict(keep_vars=True).items():
-        entry = graph.entries.get(name)  # none of what forward registers
+        entry = graph.entries.get(name)  # None for entries that forward registers
         if entry is None or entry.tensor is None or entry.tensor in seen:
             continue
         seen.add(entry.tensor)

@@ -1,4 +1,4 @@
-"""PyTorch's fused optimizers, which read once what they update; on a GPU they update neighbouring weights at once."""
+"""PyTorch's fused optimizers, which read each operand once. On a GPU they update several weights at once."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from executor.torch.tensors import tensor_of, tensors_of
 from planner.graph.ir import Value
 
 LEAST = 1 << 14
-"""Elements of a weight from which on PyTorch's kernel is faster than NumPy's: its call takes longer."""
+"""Elements of a weight from which PyTorch's kernel is faster than NumPy's. Its call takes longer."""
 
 Tensors = list[torch.Tensor]
 
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """One step of an optimizer. Outputs may be the memory of any input.
+    """One step of an optimizer. Outputs may share memory with any input.
 
-    `updated` are the operands that become the outputs, in their order: the weight and its states. Operand 1 is the
-    gradient. On a GPU PyTorch's kernels want one dtype of all. `step` writes them in place, given the call, gradients,
-    and a list for each of them.
+    `updated` are the operands that become the outputs, in order: the weight and its states. Operand 1 is the gradient.
+    On a GPU PyTorch's kernels need the same dtype for all. `step` writes them in place, given the call, gradients, and
+    a list for each of them.
     """
 
     op: str
@@ -50,11 +50,11 @@ class Update:
                 out.copy_(tensor)
 
     def several(self, calls: Sequence[KernelCall]) -> Callable[[], None] | None:
-        """Return one action of neighbouring updates; None where one is not in place."""
+        """Return one action for several updates; None if one is not in place."""
         if not all(self._is_fused(call) and self._is_in_place(call) for call in calls):
             return None
 
-        def action() -> None:  # settings may differ, and change between steps
+        def action() -> None:  # settings may differ and change
             groups = defaultdict[tuple[Value, ...], list[KernelCall]](list)
             for call in calls:
                 groups[_settings(call)].append(call)
@@ -77,13 +77,13 @@ class Update:
 
 
 def _settings(call: KernelCall) -> tuple[Value, ...]:
-    """Return what is equal in updates that are done at once: attributes and the dtype."""
+    """Return what must be equal for updates to run together: attributes and dtype."""
     settings = (value for name, value in call.attributes.items() if name != "extents")
     return call.inputs[0].dtype.name, *(value if isinstance(value, Hashable) else id(value) for value in settings)
 
 
 def _rate(call: KernelCall) -> Any:
-    """Return the learning rate: a number, or the tensor where a captured step reads it."""
+    """Return the learning rate: a number, or the tensor that a captured step reads."""
     rate: Any = call.attributes[LEARNING_RATE]
     return rate if isinstance(rate, int | float) else tensor_of(rate)
 

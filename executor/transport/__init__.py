@@ -1,7 +1,7 @@
-"""Transports: how the pieces of a transfer get from worker to worker.
+"""Transports: how the pieces of a transfer move between workers.
 
-A transport turns a task into an action, once, when the worker is built; the training loop only calls actions. It
-counts the bytes of the arrays that it hands on, or that others copy, never those of the plan.
+A transport turns each task into an action once, when the worker is built; the training loop only calls actions. It
+counts the bytes of the arrays that it passes on, or that others copy, never those of the plan.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from planner.program.tasks import Receive, Send, Wait
 
 
 class Transport(Protocol):
-    """What a worker asks of a transport.
+    """The interface of a transport.
 
-    `sent_bytes[w]` counts what went to worker w; `outside_arena` names what it allocated. What it
-    waits for others it adds to `waits`, from when to when in seconds of perf_counter.
+    `sent_bytes[w]` counts the bytes sent to worker w; `outside_arena` has its allocations. It adds waits for other
+    workers to `waits`, as (start, stop) in seconds of perf_counter.
     """
 
     sent_bytes: NDArray[np.int64]
@@ -32,7 +32,7 @@ class Transport(Protocol):
 
     @property
     def outside_arena(self) -> Mapping[str, int]:
-        """Bytes allocated beside the arena, by what they are."""
+        """Bytes allocated outside the arena, by purpose."""
 
     def send(self, task: Send) -> Action:
         """Return the action that starts the outgoing half of a transfer."""
@@ -41,13 +41,13 @@ class Transport(Protocol):
         """Return the action that starts the incoming half of a transfer."""
 
     def wait(self, task: Wait) -> Action:
-        """Return the action that ends a transfer; asked for after its halves."""
+        """Return the action that ends a transfer. Called after both halves."""
 
     def ordered(self, position: int, action: Action) -> Action:
-        """Put around a task's action what must be waited for before it, and what others must be told behind it."""
+        """Return a task's action, preceded by what it must wait for and followed by notifications of others."""
 
     def finish(self) -> Action:
-        """Return the action that ends an iteration; then this worker's arena is its own."""
+        """Return the action that ends an iteration. Afterwards no other worker uses this worker's arena."""
 
 
 MakeTransport = Callable[[Memory, Any, bool], Transport]
@@ -56,9 +56,9 @@ MakeTransport = Callable[[Memory, Any, bool], Transport]
 
 @dataclass(frozen=True, slots=True)
 class TransportSpec:
-    """How to make an arena of a size in bytes, and the transport of a worker whose memory lies there; both collective.
+    """How to make an arena of a given size, and the transport of a worker with its memory there; both are collective.
 
-    Both are given the communicator of the cluster, and transports whether ranks outnumber cores.
+    Both get the communicator of the cluster; transports also whether ranks outnumber cores.
     """
 
     arena: Callable[[ArrayModule, int, Any], Arena]
@@ -66,45 +66,45 @@ class TransportSpec:
 
 
 def plain_arena(xp: ArrayModule, nbytes: int, _comm: object) -> Arena:
-    """Make an arena that other ranks cannot read."""
+    """Return an arena that other ranks cannot read."""
     return Arena(xp, nbytes)
 
 
 REGISTERED: dict[str, TransportSpec] = {}
-"""Transports that users' files add, by name; those of MPI's ranks stand in `executor.mpi`."""
+"""Transports that users' files add, by name. Those of MPI are in `executor.mpi`."""
 
 
 class TransportError(InputError):
-    """The transport asked for cannot be used here; the message says why."""
+    """The requested transport is unavailable. The message says why."""
 
 
 CHOICES = ("auto", "shared", "ipc", "nccl", "p2p", "gloo")
-"""What `--transport` takes beside those of users' files; "auto" is the best that works."""
+"""Values of `--transport` besides users' own. "auto" is the best that works."""
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The transport that a job uses, and why those cannot be used that are better, by their names."""
+    """The transport that a job uses, and why better ones cannot be used, by name."""
 
     name: str
     refused: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def settings(self) -> Mapping[str, str]:
-        """What a report says of transports that are refused; nothing where none is."""
+        """The refused transports, for a report; empty if none was refused."""
         reasons = ", ".join(f"{name} ({reason})" for name, reason in self.refused.items())
         return {"refused_transports": reasons} if reasons else {}
 
 
 def shared_gpu(gpus: Sequence[Hashable]) -> str | None:
-    """Say which ranks share a GPU, given every rank's, which NCCL refuses; None where each has one of its own."""
+    """Return which ranks share a GPU, which NCCL does not support; None if each has its own."""
     for rank, first in enumerate(map(gpus.index, gpus)):
         if first != rank:
-            return f"ranks {first} and {rank} share a GPU, and NCCL wants one for each"
+            return f"ranks {first} and {rank} share a GPU, and NCCL needs one for each"
     return None
 
 
 def transports_between(name: str, ranks: int, ranks_on_host: int) -> str:
-    """Say which transports carry a job's messages."""
+    """Return the transports that carry a job's messages, as text."""
     far = {"shared": ", p2p between hosts", "ipc": ", nccl or p2p between hosts"}
     return name + far.get(name, "") if ranks_on_host < ranks else name

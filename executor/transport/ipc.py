@@ -1,8 +1,8 @@
-"""The transport of GPUs of one host: every rank opens the others' arenas, and one launch reads right out of them.
+"""The transport between GPUs of one host: every rank opens the others' arenas and reads from them in one launch.
 
-It is `Shared` but for two things. Arenas are allocations of devices, whose handles ranks exchange once. And what a rank
-has queued is not done yet when its counter says so: an event, recorded before the counter is raised, is what others'
-queues then wait for. No rank waits for a device before the end of an iteration.
+It is `Shared` with two differences. Arenas are device allocations, whose handles ranks exchange once. Work that a rank
+has queued is not done when its counter says so: others' queues wait for an event that is recorded before the counter is
+raised. No rank waits for a device before the end of an iteration.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from executor.transport.shared import Fence, Shared
 from executor.values import Array, ArrayModule
 
 _retired: list[Any] = []
-"""Exported allocations that this rank needs no more, and others may still have open."""
+"""Exported allocations that this rank no longer needs but others may still have open."""
 
 
 def ipc_arena(xp: ArrayModule, nbytes: int, comm: MPI.Intracomm) -> Arena:
-    """Make an arena on this rank's device, and open those of this host's ranks (collective).
+    """Create an arena on this rank's device, and open those of this host's ranks (collective).
 
-    A rank may only free what no other has open: allocations of arenas that are gone are freed here, after all have
-    closed them.
+    A rank may only free memory that no other rank has open. Allocations of earlier arenas are freed here, after all
+    ranks have closed them.
     """
     gc.collect()
     comm.Barrier()
@@ -46,7 +46,10 @@ def ipc_arena(xp: ArrayModule, nbytes: int, comm: MPI.Intracomm) -> Arena:
 
 
 def ipc(memory: Memory, comm: MPI.Intracomm, crowded: bool) -> Shared:
-    """Return the transport of a worker whose arena `ipc_arena` made; NCCL, if there, between hosts (collective)."""
+    """Return the transport of a worker whose arena `ipc_arena` made (collective).
+
+    Between hosts it uses NCCL, if available.
+    """
     others = _others(comm)
     several_hosts = comm.allreduce(len(others) + 1, MPI.MIN) < comm.Get_size()
     far = Nccl if several_hosts and nccl_obstacle(memory.xp, comm) is None else PointToPoint
@@ -54,7 +57,7 @@ def ipc(memory: Memory, comm: MPI.Intracomm, crowded: bool) -> Shared:
 
 
 def obstacle(xp: ArrayModule, comm: MPI.Intracomm) -> str | None:
-    """Say why some rank cannot open memory and events of another one of its host; None where all can (collective)."""
+    """Return why some rank cannot open another's memory and events on its host; None if all can (collective)."""
     if xp is np:
         return f"expected arrays of CuPy, found {xp.__name__}"
     if reason := counters_obstacle(comm):
@@ -63,7 +66,7 @@ def obstacle(xp: ArrayModule, comm: MPI.Intracomm) -> str | None:
     try:
         block, event = xp.cuda.Memory(1), xp.cuda.Event(disable_timing=True, interprocess=True)
         handles = runtime.ipcGetMemHandle(block.ptr), runtime.ipcGetEventHandle(event.ptr)
-    except RuntimeError as error:  # CUDA's errors are
+    except RuntimeError as error:  # CUDA's errors
         handles, refused = None, f"rank {me} cannot share its GPU's memory: {error}"
     shared = comm.allgather(handles)
     for other in _others(comm):
@@ -81,7 +84,7 @@ def _others(comm: MPI.Intracomm) -> tuple[int, ...]:
 
 
 def _open(xp: ArrayModule, handle: bytes, nbytes: int) -> Array:
-    """Return another rank's allocation as bytes; it is closed when nothing looks at it any more."""
+    """Return another rank's allocation as bytes. It is closed when no array refers to it."""
     runtime = xp.cuda.runtime
     pointer = runtime.ipcOpenMemHandle(handle)
     owner = _Owner()
@@ -91,11 +94,11 @@ def _open(xp: ArrayModule, handle: bytes, nbytes: int) -> Array:
 
 
 class _Owner:
-    """What lives as long as opened memory is looked at."""
+    """Lives as long as arrays refer to opened memory."""
 
 
 class Events(Fence):
-    """The fence of devices: one event of each rank, recorded again and again, which the others open once."""
+    """The fence between devices: each rank records one event repeatedly, which the others open once."""
 
     def __init__(self, xp: ArrayModule, comm: MPI.Intracomm, ranks: Sequence[int]) -> None:
         self._stream = xp.cuda.get_current_stream
@@ -106,9 +109,9 @@ class Events(Fence):
         self._wait = runtime.streamWaitEvent
 
     def mark(self) -> None:
-        """Record this rank's event behind what is queued."""
+        """Record this rank's event after all queued work."""
         self._own.record(self._stream())
 
     def join(self, rank: int) -> None:
-        """Let this rank's queue wait for a rank's event, as last recorded."""
+        """Make this rank's queue wait for another rank's last recorded event."""
         self._wait(self._stream().ptr, self._others[rank])

@@ -1,4 +1,4 @@
-"""Transports of packed messages; by itself that of a worker that has nobody to send to."""
+"""Transports of packed messages. The base class is that of a worker without peers."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from executor.values import Array
 from planner.program.tasks import Message, Receive, Send, Wait
 
 Staged = list[tuple[int, Array]]
-"""Messages where they lie packed in a staging buffer: each one's peer, and its bytes."""
+"""Messages packed in a staging buffer: the peer and the bytes of each."""
 
 
 class Messages:
-    """Each worker's part of a transfer is packed into its staging buffer, sent, received there, and then unpacked.
+    """Each worker's part of a transfer is packed into its staging buffer, sent, received in staging, and unpacked.
 
-    All messages of a transfer leave and come as its second half starts, right behind the first. Two workers exchange at
-    most one message each way in one transfer. They start these in one order, but where stages have chunks: `transfer`,
-    the number of that which is asked for, tells messages apart.
+    All messages of a transfer are sent and received when its second half starts, right after the first. Two workers
+    exchange at most one message each way per transfer. They start transfers in the same order, unless stages have
+    chunks; `transfer`, the number of the current one, identifies messages.
     """
 
     transfer = 0
@@ -35,7 +35,7 @@ class Messages:
 
     @property
     def outside_arena(self) -> Mapping[str, int]:
-        """Bytes allocated beside the arena, by what they are."""
+        """Bytes allocated outside the arena, by purpose."""
         return MappingProxyType({})
 
     def send(self, task: Send) -> Action:
@@ -48,15 +48,15 @@ class Messages:
         return copying(self._memory.xp, pairs)
 
     def receive(self, task: Receive) -> Action:
-        """Return the action that starts a transfer, asked for after `send`; unpacking or combining is `wait`'s."""
+        """Return the action that starts a transfer. Called after `send`; unpacking or combining belongs to `wait`."""
         return self.post(task, arrival(self._memory, task, self.received(task)))
 
     def received(self, task: Receive) -> list[Contribution]:
-        """Return what each peer contributes to a transfer, where it lies once it was received."""
+        """Return the contribution of each peer, in the memory where it is received."""
         return staged_contributions(self._memory, task)
 
     def post(self, task: Receive, arrived: Action) -> Action:
-        """Return the action that starts a transfer; `arrived` is done by `wait` once all is there."""
+        """Return the action that starts a transfer. `wait` runs `arrived` when everything has been received."""
         self._arrivals[task.transfer] = arrived
         outgoing = self._outgoing.pop(task.transfer, [])
         incoming = [] if task.staging is None else self._packed(task.staging, task.messages)
@@ -75,14 +75,14 @@ class Messages:
 
     def exchange(self, outgoing: Staged, incoming: Staged) -> tuple[Action, Action]:
         """Return the actions that start sending and receiving a transfer's messages, and that end both."""
-        raise ValueError(f"expected no messages, as nobody else is there, found {len(outgoing) + len(incoming)}")
+        raise ValueError(f"expected no messages in a job of one rank, found {len(outgoing) + len(incoming)}")
 
     def wait(self, task: Wait) -> Action:
-        """Return the action that ends a transfer, asked for after its halves."""
+        """Return the action that ends a transfer. Called after both halves."""
         return self._arrivals.pop(task.transfer, nothing)
 
     def ordered(self, _position: int, action: Action) -> Action:
-        """Return the action as it is: messages bring their own order."""
+        """Return the action unchanged: messages define the order."""
         return action
 
     def finish(self) -> Action:

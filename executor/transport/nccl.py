@@ -1,8 +1,8 @@
-"""The transport of NCCL: packed messages from GPU to GPU, also of other hosts, beside what the GPU computes.
+"""The NCCL transport: packed messages between GPUs, also of different hosts, concurrent with the GPU's computation.
 
-A transfer is one group of sends and receives on a stream that all share, behind what was queued when it starts. What
-is queued after its `Wait` comes behind it. As transfers start in one common order on all ranks, groups that depend on
-each other are queued in one order, too, as NCCL asks. The host waits for nothing.
+A transfer is one group of sends and receives on a stream shared by all transfers, after the work queued when it starts.
+Work queued after its `Wait` runs after it. All ranks start transfers in one common order, so dependent groups are
+queued in one order too, as NCCL requires. The host never waits.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from executor.values import ArrayModule
 
 
 def nccl_of(xp: ArrayModule) -> Any:
-    """Return CuPy's NCCL, which knows by `available` whether the library is there."""
-    with warnings.catch_warnings(action="ignore"):  # where it is not
+    """Return CuPy's NCCL module. Its `available` says whether the library is installed."""
+    with warnings.catch_warnings(action="ignore"):  # if it is not installed
         return import_module(f"{xp.__name__}.cuda.nccl")
 
 
 class Link:
-    """NCCL between all ranks, on a stream of its own; made by all together (collective), each with a GPU of its own.
+    """NCCL between all ranks, each with its own GPU, on a separate stream (collective).
 
-    Raises RuntimeError for what NCCL fails by.
+    Raises RuntimeError with NCCL's error.
     """
 
     def __init__(self, xp: ArrayModule, comm: MPI.Intracomm) -> None:
@@ -56,7 +56,7 @@ class Link:
 
 
 def _unique_id(nccl: Any) -> tuple[Any, str | None]:
-    """Return what names a new communicator of NCCL's, or else what it failed by."""
+    """Return the name of a new NCCL communicator, or NCCL's error."""
     try:
         return nccl.get_unique_id(), None
     except RuntimeError as error:
@@ -64,7 +64,7 @@ def _unique_id(nccl: Any) -> tuple[Any, str | None]:
 
 
 def obstacle(xp: ArrayModule, comm: MPI.Intracomm) -> str | None:
-    """Say why some rank cannot use NCCL; None where a byte went from each to the next (collective)."""
+    """Return why some rank cannot use NCCL; None if each could send a byte to the next (collective)."""
     if xp is np:
         return f"expected arrays of CuPy, found {xp.__name__}"
     absent = None if nccl_of(xp).available else f"CuPy finds no NCCL: {advice(xp)}"
@@ -95,7 +95,7 @@ def _failure(xp: ArrayModule, comm: MPI.Intracomm) -> str | None:
 
 
 class Nccl(Messages):
-    """Messages by NCCL; made by all ranks together (collective), each with a GPU of its own."""
+    """Messages by NCCL, created by all ranks together (collective), each with its own GPU."""
 
     def __init__(self, memory: Memory, comm: MPI.Intracomm, _crowded: bool) -> None:
         super().__init__(memory, comm.Get_size())
@@ -103,7 +103,7 @@ class Nccl(Messages):
         self._link = Link(memory.xp, comm)
 
     def exchange(self, outgoing: Staged, incoming: Staged) -> tuple[Action, Action]:
-        """Return the actions that queue a transfer, and that queue what comes behind it."""
+        """Return the actions that queue a transfer, and that make later work wait for it."""
         ready, done = (self._cuda.Event(disable_timing=True) for _ in range(2))
 
         def start() -> None:

@@ -1,4 +1,4 @@
-"""The transport of nonblocking MPI messages, packed contiguously, and how ranks wait; works across machines."""
+"""The transport of nonblocking MPI messages, packed contiguously, and how ranks wait. It works across machines."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ WaitFor = Callable[[Requests], None]
 
 FIRST_SLEEP_S = 20e-6
 LONGEST_SLEEP_S = 0.5e-3
-GROWTH = 1.1  # slow, so that large messages, which move only while their ranks look, keep moving
+GROWTH = 1.1  # slow growth: large messages only progress while their ranks poll
 
 
 def spin(requests: Requests) -> None:
-    """Wait at the lowest latency; the core is busy meanwhile."""
+    """Wait with the lowest latency, keeping the core busy."""
     MPI.Request.Waitall(requests)
 
 
 def doze(requests: Requests) -> None:
-    """Wait with a growing sleep between looks, so that the ranks that have work get the cores."""
+    """Wait with growing sleeps between polls, so that ranks with work get the cores."""
     pause = FIRST_SLEEP_S
     while not MPI.Request.Testall(requests):
         time.sleep(pause)
@@ -37,7 +37,7 @@ def doze(requests: Requests) -> None:
 
 
 def host_place(comm: MPI.Comm) -> tuple[int, int, int]:
-    """Return this rank's number among its host's ranks, how many those are, and on how many cores they may run."""
+    """Return this rank's number among its host's ranks, the number of these, and the cores they may use."""
     host = comm.Split_type(MPI.COMM_TYPE_SHARED)
     cores: set[int] = set().union(*host.allgather(os.sched_getaffinity(0)))
     place = host.Get_rank(), host.Get_size(), len(cores)
@@ -46,24 +46,24 @@ def host_place(comm: MPI.Comm) -> tuple[int, int, int]:
 
 
 def wait_for(crowded: bool) -> WaitFor:
-    """Return how to wait where ranks outnumber cores, or do not."""
+    """Return how to wait, depending on whether ranks outnumber cores."""
     return doze if crowded else spin
 
 
 CHUNK_BYTES = 1 << 18
-"""What a message to another host is cut into: whole ones wait there until their receiver looks, small ones are on their
-way meanwhile. Within a host cutting only costs."""
+"""Size of the pieces of a message to another host. Whole messages only move when their receiver polls; small ones move
+meanwhile. Within a host, splitting only costs time."""
 
 
 TAGS = 1 << 15
-"""How many tags every MPI has."""
+"""Number of tags that every MPI has."""
 
 
 class PointToPoint(Messages):
-    """Nonblocking MPI messages, packed contiguously; works across machines. Made by all ranks together (collective).
+    """Nonblocking MPI messages, packed contiguously, created by all ranks together (collective). Works across machines.
 
-    Large messages move only while both ends are within MPI, which is why it is looked in on between kernels. Tags are
-    the numbers of transfers; of those of equal tags both ends keep one order.
+    Large messages only progress while both ends are within MPI, so it is polled between kernels. Tags are the numbers
+    of transfers; messages with equal tags keep their order at both ends.
     """
 
     def __init__(self, memory: Memory, comm: MPI.Intracomm, crowded: bool) -> None:
@@ -72,11 +72,11 @@ class PointToPoint(Messages):
         self._wait_for = wait_for(crowded)
         self._staging = staging(memory)
         self._here = frozenset(neighbours(comm))
-        self._moving = 0  # requests that are not complete, or not known to be
+        self._moving = 0  # requests not known to be complete
 
     @property
     def outside_arena(self) -> Mapping[str, int]:
-        """Bytes allocated beside the arena, by what they are."""
+        """Bytes allocated outside the arena, by purpose."""
         return self._staging.outside_arena
 
     def exchange(self, outgoing: Staged, incoming: Staged) -> tuple[Action, Action]:
@@ -102,7 +102,7 @@ class PointToPoint(Messages):
         return start, end
 
     def _hosted(self, messages: Staged) -> list[tuple[int, HostBytes]]:
-        """Return every message's peer and bytes in host memory, in pieces as they are sent."""
+        """Return every message's peer and bytes in host memory, in the pieces in which they are sent."""
         parts = []
         for peer, data in messages:
             host = self._staging.host(data)
@@ -111,7 +111,7 @@ class PointToPoint(Messages):
         return parts
 
     def ordered(self, position: int, action: Action) -> Action:
-        """Return the action, before which messages move on if it is a kernel's; they bring their own order."""
+        """Return the action, with a poll before kernels to make messages progress."""
         if not isinstance(self._memory.program.tasks[position], Compute):
             return action
 

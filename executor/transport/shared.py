@@ -1,12 +1,13 @@
-"""Transports of ranks that map each other's arenas: who needs pieces copies or sums them right where they lie.
+"""Transports of ranks that map each other's arenas: the receiver of pieces copies or sums them directly from there.
 
-Nothing is packed and nobody is called: the ranks' counters (`executor/progress.py`) say when pieces are there, and when
-they may be overwritten. Messages to and from ranks of other hosts go another way, by default that of `PointToPoint`.
+Nothing is packed and no rank is interrupted. The ranks' counters (`executor/progress.py`) say when pieces are
+available, and when they may be overwritten. Messages to and from ranks of other hosts use another transport, by default
+`PointToPoint`.
 
-What ranks have to wait for follows from the order of each one's tasks. Who reads a transfer's pieces, at its `Wait`,
-waits until their owner is past its `Send` (read after write). Who overwrites bytes waits until everybody who reads them
-is past that `Wait` (write after read). As the tasks of all ranks are parts of one order, a rank only ever waits for
-tasks before its own, so that the rank that is least far can go on.
+What a rank must wait for follows from the order of each rank's tasks. The reader of a transfer's pieces, at its `Wait`,
+waits until their owner is past its `Send` (read after write). A task that overwrites bytes waits until all their
+readers are past that `Wait` (write after read). The tasks of all ranks are parts of one order, so a rank only waits for
+tasks before its own, and the rank that is furthest behind can always proceed.
 """
 
 from __future__ import annotations
@@ -30,12 +31,12 @@ from executor.values import Array, ArrayModule
 from planner.program.tasks import Compute, Message, Receive, Send, Task, Wait, WorkerProgram, distinct
 
 Finished = dict[int, int]
-"""How many tasks some ranks must have finished, by rank."""
+"""Number of tasks that ranks must have finished, by rank."""
 
 
 @dataclass(frozen=True, slots=True)
 class Positions:
-    """Which of a worker's `count` tasks start sending, and end, the transfers that it takes part in."""
+    """Which of a worker's `count` tasks start to send, and which end, its transfers."""
 
     count: int
     sends: Mapping[int, int]
@@ -43,16 +44,16 @@ class Positions:
 
 
 def positions(tasks: tuple[Task, ...]) -> Positions:
-    """Return where a worker's transfers are among its tasks."""
+    """Return the positions of a worker's transfers among its tasks."""
     return Positions(len(tasks), _positions(tasks, Send), _positions(tasks, Wait))
 
 
 def waits(program: WorkerProgram, positions_of: Sequence[Positions], near: Callable[[int], bool]) -> list[Finished]:
-    """Return what must be so before each task of a worker, and at last before the end of the iteration.
+    """Return what must hold before each task of a worker, and before the end of the iteration.
 
-    `positions_of` are all workers' transfers; `near` says which peers read straight out of this worker's arena, and
-    are read so. What an earlier task waits for is not repeated. Raises ValueError where a task overwrites what others
-    read before the transfer's `Wait`.
+    `positions_of` are the transfers of all workers; `near` says which peers read directly from this worker's arena, and
+    this worker from theirs. Conditions that an earlier task waits for are omitted. Raises ValueError if a task
+    overwrites what others read before the transfer's `Wait`.
     """
     required: list[Finished] = [{} for _ in range(len(program.tasks) + 1)]
     ends = positions_of[program.worker].ends
@@ -79,10 +80,10 @@ def waits(program: WorkerProgram, positions_of: Sequence[Positions], near: Calla
 def announcements(
     tasks: tuple[Task, ...], wanted: Mapping[int, Iterable[int]], at_once: bool
 ) -> dict[int, frozenset[int]]:
-    """Return after which tasks others must be told that a worker is so far, and who waits for that.
+    """Return the tasks after which a worker must announce its progress, and which ranks wait for that.
 
-    `wanted` are the ranks that wait until so many tasks are finished. Tasks that start transfers take no time, so that
-    one announcement serves all in a row, unless it must come `at_once`.
+    `wanted` has the ranks that wait until a number of tasks are finished. Tasks that start transfers take no time, so
+    one announcement serves a sequence of them, unless it must come `at_once`.
     """
     announced, waiting = {}, frozenset[int]()
     kinds = [*map(_kind, tasks), ""]
@@ -99,11 +100,11 @@ START = "start"
 
 
 FIRST_LOOKED_AT = 256
-"""Writes that are looked at together at first, then twice as many: mostly one of the next few overwrites."""
+"""Number of writes examined together at first, doubled each time. Usually one of the next few overwrites."""
 
 
 class _Writes:
-    """Which bytes of the arena which task overwrites."""
+    """The bytes of the arena that each task overwrites."""
 
     def __init__(self, program: WorkerProgram, near: Callable[[int], bool]) -> None:
         self._buffers = program.buffers
@@ -127,7 +128,7 @@ class _Writes:
 
 
 def _written(program: WorkerProgram, near: Callable[[int], bool]) -> Iterator[tuple[int, int]]:
-    """Yield positions, ascending, and the buffers written there; what far messages are packed or received into, too."""
+    """Yield positions, ascending, and the buffers written there, including staging of messages to other hosts."""
     targets: dict[int, int] = {}
     for position, task in enumerate(program.tasks):
         if isinstance(task, Compute):
@@ -147,7 +148,7 @@ def _positions(tasks: tuple[Task, ...], kind: type[Send | Wait]) -> dict[int, in
 
 
 def _require(finished: Finished, passed: Mapping[int, int]) -> None:
-    """Add that peers must be past some of their tasks."""
+    """Add the condition that peers are past these tasks."""
     for peer, position in passed.items():
         finished[peer] = max(position + 1, finished.get(peer, 0))
 
@@ -168,7 +169,7 @@ def _kind(task: Task) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a piece lies in its owner's arena."""
+    """The position of a piece in its owner's arena."""
 
     offset: int
     shape: tuple[int, ...]
@@ -180,26 +181,26 @@ Places = dict[int, tuple[Place, ...]]
 
 
 def shared_arena(_xp: ArrayModule, nbytes: int, comm: MPI.Intracomm) -> Arena:
-    """Make an arena that the ranks of this host map, and map theirs (collective)."""
+    """Return an arena that the ranks of this host map, with theirs mapped as peers (collective)."""
     memory, others = exchanged(comm, neighbours(comm), nbytes)
     return Arena(np, nbytes, memory, others)
 
 
 class Fence:
-    """Work queued on a device and not done, of which counters say nothing; ranks with NumPy queue none."""
+    """Orders work that is queued on a device, of which counters say nothing. With NumPy nothing is queued."""
 
     def mark(self) -> None:
-        """Mark what is queued by now, before this rank's counter is raised."""
+        """Mark the work queued so far, before this rank's counter is raised."""
 
     def join(self, rank: int) -> None:
-        """Let what will be queued come behind a rank's last mark, once its counter was seen raised."""
+        """Let later work run after another rank's last mark, after its counter was seen."""
 
 
 NO_FENCE = Fence()
 
 
 class Shared:
-    """Reads out of the arenas of this host's ranks; made by all ranks together (collective)."""
+    """Reads from the arenas of this host's ranks; created by all ranks together (collective)."""
 
     def __init__(
         self,
@@ -217,7 +218,7 @@ class Shared:
         tasks = memory.program.tasks
         mixed = any(not self._near(m.peer) for task in tasks if isinstance(task, Send) for m in task.messages)
         here = sorted({comm.Get_rank(), *self._peers})
-        # Nothing may be left unsaid while this rank waits for another host; messages move only while somebody looks.
+        # With other hosts, progress is announced at once and MPI is polled while waiting: messages only move then.
         self._progress = Progress(comm, here, crowded, comm.Iprobe if mixed else None)
         self._places: Sequence[Places] = comm.alltoall([self._placed(rank) for rank in range(comm.Get_size())])
         positions_of = comm.allgather(positions(tasks))
@@ -228,11 +229,11 @@ class Shared:
 
     @property
     def outside_arena(self) -> Mapping[str, int]:
-        """Bytes allocated beside the arena, by what they are."""
+        """Bytes allocated outside the arena, by purpose."""
         return self._far.outside_arena
 
     def send(self, task: Send) -> Action:
-        """Return the action that counts the bytes of what others copy out of this arena, and sends what they cannot."""
+        """Return the action that counts the bytes that others copy from this arena, and sends the rest."""
         counts = np.zeros_like(self.sent_bytes)
         for message in task.messages:
             if self._near(message.peer):
@@ -252,16 +253,16 @@ class Shared:
         return self._far.post(distant, arrival(self._memory, task, received + self._far.received(distant)))
 
     def wait(self, task: Wait) -> Action:
-        """Return the action that completes what other hosts send, and copies or combines the pieces."""
+        """Return the action that completes messages from other hosts, and copies or combines the pieces."""
         return self._far.wait(task)
 
     def ordered(self, position: int, action: Action) -> Action:
-        """Put what must be waited for before a task's action, and behind it what others must be told."""
+        """Return a task's action, preceded by its waits and followed by its announcement."""
         actions = [self._waiting(position), self._far.ordered(position, action), self._announcing(position)]
         return in_order([step for step in actions if step is not nothing])
 
     def finish(self) -> Action:
-        """Return the action that ends an iteration: once nobody reads this worker's arena any more."""
+        """Return the action that ends an iteration once no other rank reads this worker's arena."""
         waiting = self._waiting(len(self._memory.program.tasks))
 
         def action() -> None:
@@ -287,7 +288,7 @@ class Shared:
                 target = self._iteration * counts[rank] + tasks
                 if not progress.reached(rank, target):
                     fence.mark()
-                    progress.raise_to(self._finished(position))  # others may wait for what was to be announced later
+                    progress.raise_to(self._finished(position))  # others may wait for a delayed announcement
                     start = time.perf_counter()
                     progress.wait(rank, target)
                     self.waits.append((start, time.perf_counter()))
@@ -307,11 +308,11 @@ class Shared:
         return action
 
     def _finished(self, tasks: int) -> int:
-        """Return how many tasks this rank has finished in all, so many of this iteration."""
+        """Return the total number of tasks that this rank has finished, given those of this iteration."""
         return self._iteration * len(self._memory.program.tasks) + tasks
 
     def _placed(self, rank: int) -> Places:
-        """Say where what a rank may read of this worker's arena lies."""
+        """Return the positions of what a rank may read in this worker's arena."""
         if not self._near(rank):
             return {}
         return {
@@ -331,7 +332,7 @@ class Shared:
         return [self._memory.part(buffer, piece.source_slices) for piece in message.pieces]
 
     def _readable(self, task: Receive, message: Message) -> list[Pair]:
-        """Return the copies of a message's pieces right out of the peer's arena."""
+        """Return the copies of a message's pieces directly from the peer's arena."""
         targets = [self._memory.part(task.buffer, piece.target_slices) for piece in message.pieces]
         sources = [self._source(message.peer, task, place) for place in self._places[message.peer][task.transfer]]
         if [target.shape for target in targets] != [source.shape for source in sources]:
@@ -348,7 +349,7 @@ class Shared:
 
 
 def _wanted(comm: MPI.Intracomm, waited: Sequence[Finished]) -> dict[int, list[int]]:
-    """Return, by how many tasks this worker has then finished, who waits for it (collective)."""
+    """Return the ranks that wait for this worker, by the number of tasks it must have finished (collective)."""
     counts_by_rank: list[list[int]] = [[] for _ in range(comm.Get_size())]
     for finished in waited:
         for peer, tasks in finished.items():

@@ -1,4 +1,4 @@
-"""Messages where transports of the host read and write them: in the arena itself, or in memory beside a GPU's arena."""
+"""Messages in memory that host transports can access: in the arena itself, or in a host copy of a GPU's staging."""
 
 from __future__ import annotations
 
@@ -20,30 +20,33 @@ _Place = tuple[int, int]
 
 
 class Staging:
-    """Host bytes of messages, which lie in staging buffers of an arena that is host memory: nothing is to copy."""
+    """Host bytes of messages in an arena in host memory. Nothing is copied."""
 
     def __init__(self, memory: Memory) -> None:
         self._memory = memory
         self.outside_arena: dict[str, int] = {}
 
     def host(self, data: Array) -> HostBytes:
-        """Return a message's bytes that the host may read and write."""
+        """Return a message's bytes in host memory."""
         raw: HostBytes = data
         return raw
 
     def start(self, outgoing: Staged, incoming: Staged) -> None:
-        """Start a transfer: bring outgoing messages to their host bytes; those of incoming ones may then be written."""
+        """Start a transfer: copy outgoing messages to host memory.
+
+        Host bytes of incoming messages may then be written.
+        """
 
     def end(self, incoming: Staged) -> None:
-        """End a transfer: bring their host bytes to its incoming messages."""
+        """End a transfer: copy incoming messages from host memory."""
 
 
 class Mirrored(Staging):
     """Staging of a device arena, mirrored in page-locked host memory.
 
-    The mirror holds just the parts of the arena that staging buffers ever occupy, laid one after the other, so it
-    reuses memory exactly where the arena does. Copies run on a stream of their own, behind what was queued when their
-    transfer started. An upload may run long after the call: an event says when the host bytes are free again.
+    The mirror only holds the parts of the arena that staging buffers occupy, one after the other, so it reuses memory
+    where the arena does. Copies run on a separate stream, after the work queued when their transfer started. An upload
+    may run long after the call; an event says when the host bytes are free again.
     """
 
     def __init__(self, memory: Memory) -> None:
@@ -60,14 +63,14 @@ class Mirrored(Staging):
 
     @cached_property
     def _mirror(self) -> HostBytes:
-        """The mirror, allocated when it is first asked for."""
+        """The mirror, allocated on first use."""
         nbytes = sum(stop - start for start, stop in self._runs)
         block: Any = self._cuda.alloc_pinned_memory(max(1, nbytes))
         self.outside_arena["host copy of staging"] = nbytes
         return np.frombuffer(block, np.uint8, nbytes)
 
     def _place(self, data: Array) -> _Place:
-        """Return from where to where in the arena a message lies."""
+        """Return the range of a message in the arena."""
         start = address(data) - address(self._memory.arena.bytes)
         return start, start + data.nbytes
 
@@ -78,9 +81,9 @@ class Mirrored(Staging):
         return self._mirror[start : start + data.nbytes]
 
     def start(self, outgoing: Staged, incoming: Staged) -> None:
-        """Start a transfer: copy outgoing messages from the device, once they are packed, and wait for that.
+        """Start a transfer: copy outgoing messages from the device after they are packed, and wait for that.
 
-        What is received later is uploaded behind all that is queued now, which may still need the same memory.
+        Messages received later are uploaded after all work queued now, which may still use the same memory.
         """
         chain(self._ready, self._cuda.get_current_stream(), self._stream)
         for _, data in outgoing:
@@ -91,7 +94,7 @@ class Mirrored(Staging):
             self._await_uploads(data)
 
     def end(self, incoming: Staged) -> None:
-        """End a transfer: start copying to the device; what is queued next comes behind it."""
+        """End a transfer: start copying to the device. Work queued afterwards waits for it."""
         for _, data in incoming:
             data.set(self.host(data), self._stream)
             place = self._place(data)
@@ -101,7 +104,7 @@ class Mirrored(Staging):
             chain(self._uploads[place], self._stream, self._cuda.get_current_stream())
 
     def _await_uploads(self, data: Array) -> None:
-        """Wait until no upload reads a message's host bytes any more, be it of this one or of one that shares them."""
+        """Wait until no upload reads a message's host bytes, neither its own nor that of a message that shares them."""
         start, stop = place = self._place(data)
         if place not in self._overlapping:
             self._overlapping[place] = [(a, b) for a, b in self._uploads if a < stop and start < b]
@@ -110,5 +113,5 @@ class Mirrored(Staging):
 
 
 def staging(memory: Memory) -> Staging:
-    """Return the staging that fits the arena's array module."""
+    """Return the staging for the arena's array module."""
     return Staging(memory) if memory.xp is np else Mirrored(memory)

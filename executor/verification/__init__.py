@@ -1,8 +1,8 @@
 """Verification of operators: kernel, strategies, gradient rule and inferred shapes, each against the description.
 
-Every random case of an operator goes through the checks of `KINDS`. Nothing is trusted but the description and its
-reference evaluation: a kernel must equal it on the whole, and in the parts that the planner cuts along every strategy
-that was derived from it; a gradient rule must equal differences.
+Every random case of an operator goes through the checks in `KINDS`. Only the description and its reference evaluation
+are trusted: a kernel must equal it on the whole, and on the parts that the planner cuts along every derived strategy; a
+gradient rule must equal finite differences.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ KINDS: Mapping[str, Callable[[Application, Draw], Iterator[Check]]] = {
     "split": split_checks,
     "gradient": gradient_checks,
 }
-"""The checks of one case, by kind: inferred shapes and dtypes; the kernel on the whole; the same on whole numbers;
-the description in parts; the kernel in the parts of random plans; the gradient rule."""
+"""The checks of one case, by kind: inferred shapes and dtypes; the kernel on the whole; the same on integers; the
+description in parts; the kernel in the parts of random plans; the gradient rule."""
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """One check that did not hold: which operator, which kind, which check, on what case, and what it says."""
+    """A failed check: operator, kind, check, case, and the message."""
 
     operator: str
     kind: str
@@ -64,12 +64,12 @@ class Failure:
 
 
 Done = tuple[str, str, Failure | None]
-"""A check that was made: its kind, its name, and how it failed, or None."""
+"""A check that was run: its kind, its name, and its failure or None."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """What was checked of one operator: checks in all and by kind, strategies run, and what failed."""
+    """The checks of one operator: their number in total and by kind, the strategies run, and the failures."""
 
     operator: str
     checks: int
@@ -80,7 +80,7 @@ class Verification:
 
 @dataclass(frozen=True, slots=True)
 class CheckOptions:
-    """How much to check, with what: `cases` random cases of each of `kinds`; `brief` ends at the first failure."""
+    """Options of a verification: `cases` random cases of each of `kinds`; `brief` stops at the first failure."""
 
     cases: int = 6
     seed: int = 0
@@ -94,9 +94,9 @@ class CheckOptions:
 
 
 def check_operator(name: str, options: CheckOptions | None = None) -> Verification:
-    """Verify one operator of the catalog; what fails is in the result, nothing is raised for it.
+    """Verify one operator of the catalog. Failures are in the result and do not raise.
 
-    Raises KeyError if the catalog has no such operator.
+    Raises KeyError if the catalog does not have the operator.
     """
     options = options or CheckOptions()
     done: list[Done] = []
@@ -113,7 +113,7 @@ def check_operator(name: str, options: CheckOptions | None = None) -> Verificati
 
 
 def _checked(operator: tdl.Operator, options: CheckOptions) -> Iterator[Done]:
-    """Yield every check of every case; where there can be none, that as one that failed."""
+    """Yield every check of every case. If there can be none, yield that as a failure."""
     name = operator.name
     tables = {"kernel": options.kernels, "cases": options.generators}
     missing = [what for what, table in tables.items() if name not in table]
@@ -125,7 +125,7 @@ def _checked(operator: tdl.Operator, options: CheckOptions) -> Iterator[Done]:
     for _ in range(options.cases):
         try:
             case = draw_case(options.generators[name], draw)
-        except Exception as error:  # a user's generator may fail in any way
+        except Exception as error:  # users' generators may raise anything
             yield _failed(name, "kernel", "cases", _told(error))
             return
         yield from check_case(operator, case, draw, options)
@@ -140,7 +140,7 @@ def check_case(operator: tdl.Operator, case: Case, draw: Draw, options: CheckOpt
     shown = _describe(case)
     application = Application(operator, options.kernels[operator.name], case, options.rules, options.xp)
     try:
-        application.expected  # noqa: B018  # is derived here, and kept
+        application.expected  # noqa: B018  # computes and caches it
     except tdl.TDLError as error:
         yield _failed(operator.name, "shapes", "description", str(error), shown)
         return
@@ -153,10 +153,10 @@ def check_case(operator: tdl.Operator, case: Case, draw: Draw, options: CheckOpt
 
 
 def _guarded(checks: Iterator[Check]) -> Iterator[Check]:
-    """Yield checks; where the next cannot even be made, one that says why."""
+    """Yield checks. If the next cannot be created, yield one that fails with the reason."""
     try:
         yield from checks
-    except Exception as error:  # a rule, or a description that lies, may fail in any way
+    except Exception as error:  # rules and wrong descriptions may raise anything
         reason = _told(error)
         yield Check("set up", lambda: reason)
 
@@ -164,12 +164,12 @@ def _guarded(checks: Iterator[Check]) -> Iterator[Check]:
 def _finding(check: Check) -> str | None:
     try:
         return check.run()
-    except Exception as error:  # whatever a kernel or a rule raises is a finding about that operator
+    except Exception as error:  # any exception is a failure of the operator
         return _told(error)
 
 
 def _told(error: Exception) -> str:
-    """Return what an error says; of errors that are not the project's own also what and where they are."""
+    """Return the message of an error. For errors that are not the project's own, add type and location."""
     if isinstance(error, tdl.TDLError | GraphError | PartError | OutputError):
         return str(error)
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if "site-packages" not in frame.filename]
@@ -178,6 +178,6 @@ def _told(error: Exception) -> str:
 
 
 def _describe(case: Case) -> str:
-    """Shapes and attributes of a case, in one line."""
+    """Return the shapes and attributes of a case, in one line."""
     shapes = " ".join("x".join(map(str, operand.shape)) or "scalar" for operand in case.operands)
     return f"operands {shapes}" + "".join(f", {name}={value}" for name, value in case.attributes.items())

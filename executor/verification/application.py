@@ -1,4 +1,4 @@
-"""One case of an operator with what its description makes of it, calls of its kernel, and checks of their results."""
+"""One case of an operator: what its description computes, calls of its kernel, and checks of the results."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Ranges = Mapping[str, tuple[int, int]]
 Origins = Sequence[tuple[int, ...]]
 
 NOWHERE = 1_000_000
-"""A start that no tensor reaches."""
+"""A start index beyond any tensor."""
 
 
 class PartError(ValueError):
@@ -36,7 +36,7 @@ class PartError(ValueError):
 
 @dataclass(frozen=True)
 class Application:
-    """One case of an operator, its kernel, and the gradient rules there are."""
+    """One case of an operator, its kernel, and the gradient rules."""
 
     operator: Operator
     kernel: Kernel
@@ -56,27 +56,27 @@ class Application:
 
     @cached_property
     def expected(self) -> tuple[Array, ...]:
-        """The outputs, as the description evaluates to."""
+        """The outputs according to the description."""
         return self.description.evaluate(self.case.operands, self.case.attributes, self.extents)
 
     @cached_property
     def output_dtypes(self) -> list[np.dtype[Any]]:
-        """Each output's dtype, as the description says."""
+        """The dtype of each output according to the description."""
         operands = [str(operand.dtype) for operand in self.case.operands]
         return [np.dtype(dtype) for dtype in self.description.output_dtypes(operands)]
 
     @property
     def whole(self) -> Ranges:
-        """Every iteration."""
+        """The full range of every index variable."""
         return {variable: (0, extent) for variable, extent in self.extents.items()}
 
     @property
     def origins(self) -> Origins:
-        """Where whole operands begin."""
+        """Origins of whole operands: all zero."""
         return tuple((0,) * operand.ndim for operand in self.case.operands)
 
     def call(self, inputs: Sequence[Any], outputs: Sequence[Any], ranges: Ranges, origins: Origins) -> None:
-        """Run the kernel; of a part of a variable that need not be contiguous, it is told no more than the length."""
+        """Run the kernel. For a part of a variable that may not be contiguous, it only gets the length."""
         told = {
             name: (start, stop)
             if name in self.description.contiguous or ranges == self.whole
@@ -88,7 +88,7 @@ class Application:
 
 
 def run_whole(application: Application) -> tuple[Array, ...]:
-    """Run the kernel once, on everything; raises if it changes an operand or does not write an output."""
+    """Run the kernel once on everything. Raises if it changes an operand or does not write an output."""
     operands = application.case.operands
     inputs = [application.xp.asarray(operand.copy()) for operand in operands]
     shapes = application.description.output_shapes(application.extents)
@@ -107,11 +107,11 @@ UNWRITTEN = {
     **{"f2": 0x7E5A, "V2": 0x7FDA, "f4": 0x7FC0_5A5A, "f8": 0x7FF8_0000_5A5A_5A5A},
     **{"i4": 0xA5A5_A5A5, "b1": 0xA5},
 }
-"""Bits of what was never written, by dtype (V2: bfloat16): a NaN that nothing computes, a number that is no index."""
+"""Bits of unwritten elements, by dtype (V2: bfloat16): a NaN that nothing computes, or an integer that is no index."""
 
 
 def blank(xp: ModuleType, shape: Sequence[int], dtype: np.dtype[Any]) -> Any:
-    """Return an array that is not contiguous, full of what marks an element as unwritten."""
+    """Return a non-contiguous array filled with the marker of unwritten elements."""
     kind = dtype.str[1:]
     larger = xp.full([extent + 1 for extent in shape], UNWRITTEN[kind], dtype=f"u{kind[1:]}").view(dtype)
     return larger[(..., *(slice(0, extent) for extent in shape))]
@@ -129,7 +129,7 @@ def _require_written(number: int, output: Array) -> None:
 
 
 EXACT = 1e-9
-"""Greatest difference in double precision, relative to the largest value of the tensor or 1."""
+"""Greatest difference in double precision, relative to the tensor's largest value or 1."""
 
 ROUGH = 2e-4
 """The same in single precision."""
@@ -137,7 +137,7 @@ ROUGH = 2e-4
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One thing that must hold; `run` says how it does not, or returns None. Whatever it raises is a finding too."""
+    """One check. `run` returns how it fails, or None. Exceptions also count as failures."""
 
     name: str
     run: Callable[[], str | None]
@@ -146,12 +146,12 @@ class Check:
 def compared(
     name: str, compute: Callable[[], Sequence[Array]], expected: Sequence[Array], tolerance: float = EXACT
 ) -> Check:
-    """Check that computed outputs are those expected."""
+    """Return the check that computed outputs equal the expected ones."""
     return Check(name, lambda: difference(compute(), expected, tolerance))
 
 
 def difference(outputs: Sequence[Array], expected: Sequence[Array], tolerance: float) -> str | None:
-    """Say how outputs differ from what is expected, or None."""
+    """Return how outputs differ from the expected ones, or None."""
     if len(outputs) != len(expected):
         return f"{len(outputs)} outputs, expected {len(expected)}"
     for number, (array, wanted) in enumerate(zip(outputs, expected, strict=True)):
@@ -163,10 +163,9 @@ def difference(outputs: Sequence[Array], expected: Sequence[Array], tolerance: f
 
 
 def _worst(actual: Array, wanted: Array, tolerance: float) -> list[tuple[int, ...]]:
-    """Return the coordinates of the greatest difference, if that is beyond the tolerance.
+    """Return the coordinates of the greatest difference, if it exceeds the tolerance.
 
-    What is expected to be infinite, or not a number, must be exactly that; NaN elsewhere, as in an element that was
-    never written, is a difference.
+    Expected infinities and NaN must match exactly. NaN elsewhere, such as in an unwritten element, is a difference.
     """
     finite = np.isfinite(wanted)
     scale = max(1.0, float(np.max(np.abs(wanted), initial=0, where=finite)))
@@ -179,7 +178,7 @@ def _worst(actual: Array, wanted: Array, tolerance: float) -> list[tuple[int, ..
 
 
 ALIASINGS = 24
-"""How many ways of computing in place are tried per case."""
+"""Number of in-place variants that are tried per case."""
 
 
 def shape_checks(application: Application, _draw: Draw) -> Iterator[Check]:
@@ -198,16 +197,16 @@ def shape_checks(application: Application, _draw: Draw) -> Iterator[Check]:
 
 
 def _is_of_catalog(application: Application) -> bool:
-    """True if graphs have the very operator."""
+    """Return whether graphs use this very operator."""
     return tdl.catalog.get(application.operator.name) is application.operator
 
 
 def _inferred(application: Application) -> str | None:
-    """Say how what a graph infers of the outputs differs from what they are."""
+    """Return how the outputs that a graph infers differ from the actual ones."""
     try:
         inferred = infer(application.operator.name, _kinds(application.case.operands), application.case.attributes)
     except GraphError as error:
-        return f"no graph takes it: {error}"
+        return f"a graph refuses it: {error}"
     computed = tuple(_kinds(application.expected))
     return None if inferred == computed else f"a graph expects outputs {inferred}, the description computes {computed}"
 
@@ -217,7 +216,7 @@ def _kinds(arrays: tuple[Array, ...]) -> list[tuple[tuple[int, ...], str]]:
 
 
 def kernel_checks(application: Application, _draw: Draw) -> Iterator[Check]:
-    """Yield the checks that a kernel computes on whole operands what the description says."""
+    """Yield the checks that a kernel on whole operands computes what the description says."""
     expected = application.expected
     yield compared("kernel", partial(run_whole, application), expected)
     single = replace(application, case=_single(application.case))
@@ -229,11 +228,11 @@ def kernel_checks(application: Application, _draw: Draw) -> Iterator[Check]:
 
 
 NUMBERS = ("value", "factor", "min", "max")
-"""Attributes that are numbers as elements of operands are."""
+"""Attributes with values of the same kind as operand elements."""
 
 
 def whole_number_checks(application: Application, _draw: Draw) -> Iterator[Check]:
-    """Yield the checks of a kernel on whole numbers and on truth values, where a graph takes them."""
+    """Yield the checks of a kernel on integers and booleans, if a graph accepts them."""
     if not _is_of_catalog(application):
         return
     for dtype in ("int32", "bool"):
@@ -248,7 +247,7 @@ def whole_number_checks(application: Application, _draw: Draw) -> Iterator[Check
 
 
 def _converted(case: Case, dtype: str) -> Case:
-    """Return the case with operands of fractions, and numbers that go with them, in another dtype."""
+    """Return the case with floating-point operands, and their attributes, converted to another dtype."""
 
     def converted(operand: Array) -> Array:
         if operand.dtype.kind != "f":
@@ -265,7 +264,7 @@ def _whole(value: Value) -> Value:
 
 
 def _aliasings(application: Application) -> list[tuple[int, ...]]:
-    """Return ways in which outputs may be the very memory of operands of their shape and dtype."""
+    """Return assignments of outputs to operands of the same shape and dtype, whose memory they may use."""
     wanted, kinds = _kinds(application.expected), _kinds(application.case.operands)
     ways = permutations(range(len(kinds)), len(wanted))
     return [way for way in ways if [kinds[number] for number in way] == wanted][:ALIASINGS]
@@ -280,5 +279,5 @@ def _run_in_place(application: Application, way: tuple[int, ...]) -> tuple[Array
 
 
 def _single(case: Case) -> Case:
-    """Convert floating-point operands to single precision (exact for the values that cases draw)."""
+    """Convert floating-point operands to single precision, which is exact for the values that cases draw."""
     return replace(case, operands=tuple(a.astype(np.float32) if a.dtype.kind == "f" else a for a in case.operands))

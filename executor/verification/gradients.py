@@ -1,8 +1,8 @@
-"""Gradient rules against central differences, in double precision.
+"""Check gradient rules against central differences, in double precision.
 
 The derivative of a random combination of an operator's outputs, along a random direction of one operand, is computed
-twice: by the nodes that the operator's rule emits, and by moving the operand both ways. All nodes are evaluated by
-their descriptions, so that this check depends on no kernel.
+twice: by the nodes that the operator's rule emits, and by moving the operand both ways. Descriptions evaluate all
+nodes, so this check does not depend on kernels.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from planner.graph.rules import Backward, Gradient, Gradients, Rule, apply_rule
 
 STEP = 1e-5
 TOLERANCE = 1e-5
-"""Greatest difference from the central difference, relative to the terms it is summed from, or 1."""
+"""Greatest deviation from the central difference, relative to the summed terms, or to 1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,18 +68,18 @@ DERIVED: dict[str, Callable[[Case], dict[int, Derived]]] = {
     "log_softmax": _softmax_statistics,
     "cross_entropy": _softmax_statistics,
 }
-"""Operators whose rule gives the total derivative through operands that are computed from others."""
+"""Operators whose rule gives the total derivative, including paths through operands that are computed from others."""
 
 
 STOPPING = ("stop_gradient",)
-"""Operators whose rule says that no gradient flows, though the derivative is not zero."""
+"""Operators whose rule stops the gradient, although the derivative is not zero."""
 
 
 def gradient_checks(application: Application, draw: Draw) -> Iterator[Check]:
-    """Yield the check that the rule applies, and for every floating-point operand that of its gradient.
+    """Yield the check that the rule applies, and the check of the gradient of every floating-point operand.
 
-    Nothing is checked of an operator without a rule or without outputs that have gradients, and no gradient of a rule
-    that does not apply.
+    There are no checks for operators without a rule or without differentiable outputs, and no gradient checks for a
+    rule that does not apply.
     """
     name = application.operator.name
     rule = application.rules.get(name)
@@ -99,7 +99,7 @@ def gradient_checks(application: Application, draw: Draw) -> Iterator[Check]:
 
 
 class _Problem:
-    """One case, off the points where functions have kinks and elements tie; `free` are the operands that may move."""
+    """One case, away from kinks and ties. `free` are the operands that may move."""
 
     def __init__(self, application: Application, rule: Rule, draw: Draw) -> None:
         name, case = application.operator.name, application.case
@@ -108,12 +108,12 @@ class _Problem:
         self.operands = _untied(case.operands, self.random)
         floats = [number for number, array in enumerate(case.operands) if array.dtype.kind == "f"]
         self.free = [number for number in floats if number not in self.derived]
-        # Central differences need finite outputs in double precision, whatever an operator's attributes say.
+        # Central differences need finite outputs in double precision, whatever the attributes say.
         attributes = {key: _finite("float64" if key == "dtype" else value) for key, value in case.attributes.items()}
         self.node = Node("result", name, tuple(f"operand{n}" for n in range(len(self.operands))), (), attributes)
 
     def forward(self) -> GraphBuilder:
-        """Build the operator's node, the last, with those that derive its operands."""
+        """Return the operator's node, which is the last, and those that compute its derived operands."""
         builder, names = GraphBuilder("float64"), self.node.inputs
         for number, (name, array) in enumerate(zip(names, self.operands, strict=True)):
             if number in self.free:
@@ -128,7 +128,7 @@ class _Problem:
 
 
 class _Slopes:
-    """The gradients that a rule gives for one choice of outputs, and the central differences of the same."""
+    """The gradients that a rule gives for one choice of outputs, and the corresponding central differences."""
 
     def __init__(self, problem: _Problem, used: tuple[int, ...], *, constant: bool = False) -> None:
         self.problem, self.constant = problem, constant
@@ -143,14 +143,14 @@ class _Slopes:
         self.values: Mapping[str, Array] = {}
 
     def checks(self, suffix: str) -> Iterator[Check]:
-        """Yield the check that the rule applies, then, where it does, one per operand."""
+        """Yield the check that the rule applies, then, if it does, one per operand."""
         yield Check(f"gradient rule{suffix}", self.apply)
         if self.gradients is not None:
             for number in self.problem.free:
                 yield Check(f"gradient of operand {number}{suffix}", partial(self.compare, number))
 
     def compare(self, number: int) -> str | None:
-        """Say how the derivative along a random direction of one operand differs, or None."""
+        """Return how the derivative along a random direction of one operand differs, or None."""
         name = self.node.inputs[number]
         operand = self.given[name]
         direction = np.asarray(self.problem.random.uniform(-1, 1, operand.shape))
@@ -162,13 +162,13 @@ class _Slopes:
         return f"derivative along a random direction is {slope:.9g}, central differences say {expected:.9g}"
 
     def stopped(self) -> str | None:
-        """Say which operand has a gradient, or None."""
+        """Return which operands have a gradient, or None."""
         self.apply()
         moving = [number for number, gradient in enumerate(self.gradients or ()) if gradient is not None]
         return f"operands {moving} have gradients, expected none" if moving else None
 
     def apply(self) -> None:
-        """Apply the rule, and evaluate the nodes that it emits; raises whatever they raise."""
+        """Apply the rule and evaluate the nodes that it emits. Raises whatever they raise."""
         arriving: list[Gradient | None] = [None] * len(self.node.outputs)
         values = {**self.given, "one": np.ones(())}
         for number, factor in self.factors.items():
@@ -188,7 +188,7 @@ class _Slopes:
         self.gradients = gradients
 
     def _by_rule(self, number: int, direction: Array) -> tuple[float, float]:
-        """Return the derivative as the rule's nodes compute it, and the size of the terms it is summed from."""
+        """Return the derivative that the rule's nodes compute, and the size of the summed terms."""
         gradient = cast("Gradients", self.gradients)[number]
         if gradient is None:
             return 0.0, 0.0
@@ -207,7 +207,7 @@ def _finite(value: Value) -> Value:
 
 
 def evaluated(nodes: Sequence[Node], values: Mapping[str, Array]) -> dict[str, Array]:
-    """Return the values of all tensors, each node evaluated by its operator's description."""
+    """Return the values of all tensors. Each node is evaluated by its operator's description."""
     results = dict(values)
     for node in nodes:
         operands = [results[name] for name in node.inputs]
@@ -217,7 +217,7 @@ def evaluated(nodes: Sequence[Node], values: Mapping[str, Array]) -> dict[str, A
 
 
 def _untied(operands: Sequence[Array], random: np.random.Generator) -> tuple[Array, ...]:
-    """Move every floating-point element off multiples of 1/8, by an amount of its own between 1/64 and 3/64."""
+    """Move every floating-point element off multiples of 1/8, each by a different amount between 1/64 and 3/64."""
     total = sum(operand.size for operand in operands)
     amounts = 1 / 64 + random.permutation(total) / (32 * max(1, total))
     moved, start = [], 0

@@ -1,11 +1,11 @@
-"""Run an operator split as workers would: the planner's own geometry, on every worker of a random strategy.
+"""Run an operator split over workers, with the planner's own geometry, on every worker of a random strategy.
 
-A strategy splits a variable at one step, in unequal shares, or at several, so that a worker's iterations are one run or
-many; needs, slices and origins are those of `planner.program.calls`, which lowering uses. The workers'
-outputs must make up the result of the whole.
+A strategy splits a variable at one step, in unequal shares, or at several steps, so that a worker's iterations are one
+run or many. Needs, slices and origins come from `planner.program.calls`, which lowering uses. The workers' outputs must
+make up the result of the whole.
 
-What a description says of a strategy is evaluated without a kernel, too, which may hide what is wrong: the results of
-two parts, concatenated or combined, must be the unsplit one; halos must cover what parts read.
+What a description says about a strategy is also evaluated without a kernel, which could hide errors: the results of two
+parts, concatenated or combined, must equal the unsplit result, and halos must cover what parts read.
 """
 
 from __future__ import annotations
@@ -55,14 +55,14 @@ def meaning_checks(application: Application, draw: Draw, name: str) -> Iterator[
 
 
 def _reduce_parts(application: Application, strategy: tdl.Strategy, parts: Sequence[tuple[int, int]]) -> list[Array]:
-    """Evaluate the description in two parts, and combine them by the strategy's reducer."""
+    """Evaluate the description in two parts, and combine them with the strategy's reducer."""
     results = [_evaluate(application, strategy.variable, part) for part in parts]
     combine = REDUCERS[cast(str, strategy.reducer)].numpy
     return [np.asarray(combine(*pair)) for pair in zip(*results, strict=True)]
 
 
 def _part_differs(application: Application, variable: str, part: tuple[int, int]) -> str | None:
-    """Evaluate the description in one part, and say how it differs from the same part of the whole, or None."""
+    """Evaluate the description on one part, and return how it differs from that part of the whole, or None."""
     expected = [
         _part_of(whole, application, variable, (output, part))
         for whole, output in zip(application.expected, application.description.outputs, strict=True)
@@ -76,11 +76,11 @@ def _evaluate(application: Application, variable: str, part: tuple[int, int]) ->
 
 
 def _part_of(whole: Array, application: Application, variable: str, place: tuple[Output, tuple[int, int]]) -> Array:
-    """Cut along a variable's own axis: a mixed-radix dimension is taken apart and merged again."""
+    """Cut along the axis of a variable. A mixed-radix dimension is split up and merged again."""
     output, (start, stop) = place
     names = [name for index in output.index for name in index.variables]
     if variable not in names:
-        raise PartError(f"parts of {variable} are to be concatenated, but no output dimension runs over it")
+        raise PartError(f"parts of {variable} should be concatenated, but no output dimension runs over it")
     sizes = dict(application.extents) | {variable: stop - start}
     apart = whole.reshape([application.extents[name] for name in names])
     cut = apart[tuple(slice(start, stop) if name == variable else slice(None) for name in names)]
@@ -88,7 +88,7 @@ def _part_of(whole: Array, application: Application, variable: str, place: tuple
 
 
 def uncovered(application: Application, strategy: tdl.Strategy, part: tuple[int, int]) -> str | None:
-    """Say which index a part reads beyond the halos that a strategy states, or None."""
+    """Return which index a part reads beyond the halos of a strategy, or None."""
     for access in application.description.accesses:
         for dimension, index in enumerate(access.index):
             if not isinstance(index, Affine) or strategy.variable not in index.variables or index.is_plain:
@@ -112,18 +112,18 @@ def _share(halo: Halo, factor: Rational, part: tuple[int, int], application: App
 WAYS = ((2,), (3,), (2, 2), (3, 2), (2, 3), (2, 2, 2))
 
 AMONG_OTHERS = 2
-"""How many random strategies are tried of each variable, beside those that split it alone."""
+"""Random strategies tried per variable, besides those that split it alone."""
 
 
 def split_checks(application: Application, draw: Draw) -> Iterator[Check]:
-    """Yield for every strategy that the extents permit the checks of random plans that split its variable."""
+    """Yield, for every strategy that the extents permit, the checks of random plans that split its variable."""
     for variable in application.description.strategies:
         if application.extents[variable] > 1:
             yield from variable_checks(application, draw, variable)
 
 
 def variable_checks(application: Application, draw: Draw, variable: str) -> Iterator[Check]:
-    """Yield the checks of plans that split a variable of extent 2 or more: it alone, then with others beside it."""
+    """Yield the checks of plans that split a variable of extent 2 or more: alone, then together with others."""
     extent = application.extents[variable]
     workers = min(extent, draw.size(2, 3))
     unequal = Ways((workers,), draw.sizes(workers, 1, 3))
@@ -146,7 +146,7 @@ def _signature(application: Application) -> Signature:
 
 
 def _strategy(application: Application, variable: str, ways: Ways, draw: Draw) -> Strategy:
-    """Return a strategy that splits a variable at some steps, where its extent allows, and others elsewhere."""
+    """Return a strategy that splits a variable at some steps, if its extent allows, and others elsewhere."""
     strategies = application.description.strategies
     reducers = {None, strategies[variable].reducer} if strategies[variable].reducer else {None}
     others = [EVERYWHERE] + [
@@ -165,7 +165,7 @@ def _strategy(application: Application, variable: str, ways: Ways, draw: Draw) -
 
 
 def _has_slices(signature: Signature, strategy: Strategy, ways: Ways) -> bool:
-    """True if lowering accepts the strategy; a merged dimension may have no slices along it."""
+    """Return whether lowering accepts the strategy. A merged dimension may have no slices along it."""
     try:
         node_work(signature, strategy, ways, 0)
     except PlanError:
@@ -174,7 +174,7 @@ def _has_slices(signature: Signature, strategy: Strategy, ways: Ways) -> bool:
 
 
 def _run_split(application: Application, signature: Signature, strategy: Strategy, ways: Ways) -> tuple[Array, ...]:
-    """Run every worker's calls on what it needs, and put what all produced together."""
+    """Run every worker's calls on its operands, and assemble the outputs."""
     productions = [produce(signature, number, strategy, ways) for number in range(len(signature.outputs))]
     results = [_run_worker(application, signature, strategy, (ways, worker)) for worker in range(ways.workers)]
     return tuple(
@@ -202,7 +202,7 @@ def _run_worker(
 
 
 def _call(application: Application, call: SlicedCall, held: Sequence[Any], outputs: Sequence[Any]) -> None:
-    """Make one kernel call on slices of the local arrays, combining it with what is there where the call says so."""
+    """Run one kernel call on slices of the local arrays, combining its results if the call says so."""
     targets = [outputs[number][(..., *cut)] for number, cut in call.outputs]
     results = targets
     if call.combine is not None:
@@ -216,13 +216,13 @@ def _call(application: Application, call: SlicedCall, held: Sequence[Any], outpu
 
 
 def _assemble(production: Production, parts: Sequence[Array], ways: Ways) -> Array:
-    """Put one output's parts into the whole: equal where computed by all, combined where reduced, else disjoint."""
+    """Assemble one output from its parts: equal if replicated, combined if reduced, disjoint otherwise."""
     whole, counts = np.zeros(production.shape, parts[0].dtype), np.zeros(production.shape, int)
     for worker, part in enumerate(parts):
         twin, where = _twin(worker, production.same, ways), _where(production.regions[worker])
         if twin != worker:
             if not np.array_equal(part, parts[twin], equal_nan=True):
-                raise PartError(f"workers {twin} and {worker} compute the same, but their results differ")
+                raise PartError(f"workers {twin} and {worker} compute the same, but with different results")
             continue
         combines = production.reducer is not None and production.reducing and counts[where].any()
         whole[where] = REDUCERS[production.reducer or ""].numpy(whole[where], part) if combines else part
@@ -234,7 +234,7 @@ def _assemble(production: Production, parts: Sequence[Array], ways: Ways) -> Arr
 
 
 def _twin(worker: int, same: frozenset[int], ways: Ways) -> int:
-    """Return the first worker that has this one's digits at all but the given steps."""
+    """Return the first worker with the same digits as this one at all steps but the given ones."""
     twin = 0
     for step, digit in enumerate(ways.digits(worker)):
         twin = twin * ways[step] + (0 if step in same else digit)
@@ -242,5 +242,5 @@ def _twin(worker: int, same: frozenset[int], ways: Ways) -> int:
 
 
 def _where(region: Region) -> Any:
-    """Return what selects a region of a whole array."""
+    """Return the index that selects a region of a whole array."""
     return np.ix_(*map(indices, region)) if region else ()

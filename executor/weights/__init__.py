@@ -1,6 +1,6 @@
-"""Weights in files: the state dict of a module read into a plan's tensors, and written from them.
+"""Weights in files: a module's state dict, read into a plan's tensors and written from them.
 
-The entries of a graph are in the plan (`planner.graph.entries`); every rank reads and writes the part that it holds.
+The entries of a graph are in the plan (`planner.graph.entries`). Each rank reads and writes its own part.
 """
 
 from executor.weights.files import WeightsError

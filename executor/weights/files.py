@@ -1,4 +1,4 @@
-"""Files of named arrays: which there are, and regions of them, read without the rest where the format allows it."""
+"""Files of named arrays: their contents, and reading regions of them without the rest, if the format allows."""
 
 from __future__ import annotations
 
@@ -29,25 +29,25 @@ CODES: Mapping[str, str] = {
     "uint8": "U8",
     "bool": "BOOL",
 }
-"""What safetensors calls NumPy's dtypes."""
+"""safetensors' names for NumPy's dtypes."""
 
 Kind = tuple[tuple[int, ...], str]
-"""An array's shape, and its dtype by NumPy's name."""
+"""An array's shape, and NumPy's name of its dtype."""
 
 
 class WeightsError(InputError):
-    """A file of weights does not fit a graph: says what was expected and found, and what to do."""
+    """A file of weights does not fit a graph. The message says what was expected and found, and what to do."""
 
 
 class InMemory:
-    """Arrays of a mapping; one that reads them when it is asked, as a .npz file's does, holds one at a time."""
+    """Arrays of a mapping. A mapping that reads on access, such as a .npz file's, holds one array at a time."""
 
     def __init__(self, arrays: Mapping[str, HostArray]) -> None:
         self._arrays = arrays
 
     @cached_property
     def kinds(self) -> Mapping[str, Kind]:
-        """Shape and dtype of every array, by its name."""
+        """Shape and dtype of every array, by name."""
         return {name: (array.shape, array.dtype.name) for name, array in self._arrays.items()}
 
     def read(self, name: str, region: Region) -> HostArray:
@@ -57,19 +57,19 @@ class InMemory:
 
 
 class Safetensors:
-    """A file of safetensors, of which nothing is read but what is asked for."""
+    """A safetensors file. Only the requested parts are read."""
 
     def __init__(self, path: Path) -> None:
         try:
             self._file: Any = safe_open(path, framework="np")
         except SafetensorError as error:
-            raise WeightsError(f"{path}: expected a file of safetensors, found another: {error}") from error
+            raise WeightsError(f"{path}: expected a safetensors file: {error}") from error
 
     @cached_property
     def kinds(self) -> Mapping[str, Kind]:
-        """Shape and dtype of every array, by its name."""
+        """Shape and dtype of every array, by name."""
         names = {code: dtype for dtype, code in CODES.items()}
-        parts = {name: self._file.get_slice(name) for name in self._file.keys()}  # noqa: SIM118  # no mapping
+        parts = {name: self._file.get_slice(name) for name in self._file.keys()}  # noqa: SIM118  # not a mapping
         return {
             name: (tuple(part.get_shape()), names.get(part.get_dtype(), part.get_dtype()))
             for name, part in parts.items()
@@ -89,17 +89,17 @@ class Safetensors:
 Arrays = InMemory | Safetensors
 
 ANY_OTHER = "other"
-"""Stands for every suffix that has no reader of its own."""
+"""Stands for all suffixes without a reader of their own."""
 
 READERS: dict[str, Callable[[Path], Arrays]] = {".npz": lambda path: InMemory(Npz(path)), ".safetensors": Safetensors}
-"""What opens a file of arrays, by its suffix; `executor.torch` adds what reads any other, as torch.save writes them."""
+"""Openers of array files, by suffix. `executor.torch` adds one for all others, which are read as torch.save files."""
 
 
 def open_arrays(path: Path) -> Arrays:
-    """Open a file of arrays by its suffix; raises InputError for one that does not hold such, OSError."""
+    """Open a file of arrays by its suffix. Raises InputError if it has another content, and OSError."""
     with path.open("rb"):  # an OSError names the file
         pass
     reader = READERS.get(path.suffix) or READERS.get(ANY_OTHER)
     if reader is None:
-        raise WeightsError(f"{path}: expected .safetensors or .npz; executor.torch, once imported, reads others")
+        raise WeightsError(f"{path}: expected .safetensors or .npz; others need import executor.torch")
     return reader(path)

@@ -1,4 +1,4 @@
-"""Weights that training begins with: checked against the entries of a graph, read region by region."""
+"""Initial weights of a training: checked against the entries of a graph, and read region by region."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from planner.layout import Region
 from planner.layout.region import coarser, whole
 
 SHOWN = 3
-"""How many names an error lists."""
+"""Number of names that an error lists."""
 
 
 @dataclass(frozen=True)
 class Weights:
-    """The entries of a state dict that fit a graph. `where` is what errors name."""
+    """The entries of a state dict that fit a graph. Errors name `where` they come from."""
 
     where: str
     arrays: Arrays
@@ -28,7 +28,7 @@ class Weights:
 
     @classmethod
     def of(cls, source: Path | Arrays | Mapping[str, HostArray], graph: Graph) -> Weights:
-        """Open a file, or take arrays by name; raises InputError where they are not what the graph has, OSError."""
+        """Open a file, or take arrays by name. Raises InputError if they do not fit the graph, and OSError."""
         if isinstance(source, Path):
             weights = cls(str(source), open_arrays(source), graph)
         else:
@@ -38,7 +38,7 @@ class Weights:
 
     @cached_property
     def _names(self) -> Mapping[str, list[str]]:
-        """By tensor, the names under which its elements are there; several where modules share a weight."""
+        """The names of each tensor's entries. There are several if modules share a weight."""
         names: dict[str, list[str]] = {}
         for name, entry in entries_of(self.graph).items():
             if entry.tensor is not None:
@@ -46,20 +46,20 @@ class Weights:
         return names
 
     def __contains__(self, tensor: str) -> bool:
-        """True if a tensor gets its first value here."""
+        """Return whether a tensor gets its initial value here."""
         return tensor in self._names
 
     def tile(self, tensor: Tensor, region: Region) -> HostArray:
-        """Return a region of a tensor; WeightsError where names that share it have different values."""
+        """Return a region of a tensor. Raises WeightsError if names that share it have different values."""
         first, *others = (self._read(name, tensor, region) for name in self._names[tensor.name])
         for other in others:
             if first.tobytes() != other.tobytes():
                 names = " and ".join(self._names[tensor.name])
-                raise WeightsError(f"{self.where}: {names}: expected one value, as the module shares it, found others")
+                raise WeightsError(f"{self.where}: {names}: expected equal values of a shared weight, found others")
         return first
 
     def content(self, name: str) -> HostArray | None:
-        """Return an entry that no tensor holds; None where it is not there."""
+        """Return an entry that no tensor holds; None if it is missing."""
         known = self.arrays.kinds.get(name)
         return None if known is None else self.arrays.read(name, whole(known[0]))
 
@@ -68,7 +68,7 @@ class Weights:
         values = self.arrays.read(name, coarser(region, tensor.shape, shape))
         converted = values.astype(tensor.dtype)
         if dtype != tensor.dtype and (converted != values).any():
-            raise WeightsError(f"{self.where}: {name}: expected numbers that {tensor.dtype} holds, found larger ones")
+            raise WeightsError(f"{self.where}: {name}: expected numbers that fit {tensor.dtype}, found others")
         return converted.reshape([sum(stop - start for start, stop in runs) for runs in region])
 
     def _check(self) -> None:
@@ -85,7 +85,7 @@ class Weights:
             )
         if extra := [name for name in kinds if name not in entries]:
             raise WeightsError(
-                f"{self.where}: expected the entries of the planned module's state dict alone, found {_listed(extra)}: "
+                f"{self.where}: expected only the entries of the planned module's state dict, found {_listed(extra)}: "
                 "leave them out, or plan the module that has them"
             )
         for name, kind in kinds.items():
@@ -103,13 +103,13 @@ class Weights:
             )
         if entry.digest and content_digest(self.arrays.read(name, whole(shape))) != entry.digest:
             raise WeightsError(
-                f"{where}: expected the content that the module had when it was planned, found another: plan it anew "
-                "with these weights loaded"
+                f"{where}: expected the content that the module had when it was planned, found another: load these "
+                "weights and plan it again"
             )
 
 
 def _listed(names: Iterable[str]) -> str:
-    """Name some, and how many more there are."""
+    """Return some of the names, and how many more there are."""
     every = list(names)
     more = f" and {len(every) - SHOWN} more" if len(every) > SHOWN else ""
     return f"{', '.join(every[:SHOWN]) or 'none'}{more}"

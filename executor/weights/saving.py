@@ -1,4 +1,4 @@
-"""Writing trained tensors: one file of safetensors, of which every rank writes the tiles that it holds."""
+"""Write trained tensors to one safetensors file. Each rank writes its own tiles."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ from planner.graph.ir import Entry
 from planner.layout.region import coarser, holders
 
 ALIGNMENT = 8
-"""The header of a safetensors file is filled up to a multiple of so many bytes."""
+"""The header of a safetensors file is padded to a multiple of this many bytes."""
 
 Entries = Mapping[str, Entry]
 Contents = Mapping[str, HostArray]
 
 
 def save_weights(path: Path, trainer: Trainer, steps_done: int) -> list[str]:
-    """Write the state dict that the module has after so many steps, as safetensors (collective).
+    """Write the module's state dict after `steps_done` steps as a safetensors file (collective).
 
-    Every rank must see the folder. Returns the names of entries that are left out, whose content is not known. Raises
-    SharedError where a rank cannot write.
+    All ranks must see the folder. Returns the names of entries that are omitted because their content is unknown.
+    Raises SharedError if a rank cannot write.
     """
     path, cluster = path.resolve(), trainer.cluster
     beside = path.with_name(f".{path.name}.part")
@@ -53,7 +53,7 @@ def save_weights(path: Path, trainer: Trainer, steps_done: int) -> list[str]:
 
 
 def state_dict(trainer: Trainer, steps_done: int) -> dict[str, HostArray]:
-    """Return, on rank 0, the state dict that the module has after so many steps (collective); nothing elsewhere."""
+    """Return the module's state dict after `steps_done` steps on rank 0 (collective); an empty dict on other ranks."""
     contents: dict[str, HostArray] = {}
     for name, entry in entries_of(trainer.graph).items():
         held = entry.tensor is not None
@@ -64,7 +64,7 @@ def state_dict(trainer: Trainer, steps_done: int) -> dict[str, HostArray]:
 
 
 def _content(weights: Weights | None, name: str, entry: Entry, steps_done: int) -> HostArray | None:
-    """Return what an entry holds that no tensor does; None where that is not known."""
+    """Return the content of an entry that no tensor holds; None if it is unknown."""
     content = None if weights is None else weights.content(name)
     if not entry.counts:
         return content
@@ -72,9 +72,9 @@ def _content(weights: Weights | None, name: str, entry: Entry, steps_done: int) 
 
 
 def write_tensors(path: Path, trainer: Trainer, entries: Entries, contents: Contents) -> None:
-    """Write entries, and their `contents` where no tensor holds them, into one file of safetensors (collective).
+    """Write entries, with their `contents` where no tensor holds them, to one safetensors file (collective).
 
-    Of ranks that hold equal tiles one writes, in turn. Raises SharedError where a rank cannot write.
+    Ranks with equal tiles take turns writing. Raises SharedError if a rank cannot write.
     """
     header, starts = _laid_out(entries)
     on_first_rank(trainer.cluster, lambda: _begin(path, header, starts, contents))
@@ -82,9 +82,9 @@ def write_tensors(path: Path, trainer: Trainer, entries: Entries, contents: Cont
 
 
 def _laid_out(entries: Entries) -> tuple[bytes, dict[str, int]]:
-    """Return the file's header, and where in the file every entry begins."""
+    """Return the file's header, and the start of every entry in the file."""
     described, starts, end = dict[str, object](), dict[str, int](), 0
-    # The largest items first: then each begins at a multiple of its size.
+    # Largest items first, so that each starts at a multiple of its size.
     for name in sorted(entries, key=lambda key: (-np.dtype(entries[key].dtype).itemsize, key)):
         entry, start = entries[name], end
         end += np.dtype(entry.dtype).itemsize * prod(entry.shape)
@@ -97,7 +97,7 @@ def _laid_out(entries: Entries) -> tuple[bytes, dict[str, int]]:
 
 
 def _begin(path: Path, header: bytes, starts: Mapping[str, int], contents: Contents) -> None:
-    """Write the header, and what no tensor holds."""
+    """Write the header, and the contents that no tensor holds."""
     with named_errors(path), path.open("wb") as file:
         file.write(header)
         for name, content in contents.items():
@@ -120,7 +120,7 @@ def _write_tiles(path: Path, starts: Mapping[str, int], trainer: Trainer, entrie
 
 
 def _write_tile(file: BinaryIO, start: int, entry: Entry, trainer: Trainer) -> None:
-    """Write this rank's tile of an entry, stretch by stretch as it lies in the whole."""
+    """Write this rank's tile of an entry, run by run at its position in the whole."""
     tensor = trainer.graph.tensors[entry.tensor or ""]
     region = trainer.programs.training.regions[tensor.name][trainer.cluster.rank]
     tile = np.ascontiguousarray(asnumpy(trainer.view(tensor.name)).astype(entry.dtype)).reshape(-1)

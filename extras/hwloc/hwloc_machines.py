@@ -1,4 +1,4 @@
-"""hwloc's XML (`lstopo --of xml --io`): display devices of NVIDIA or AMD, and what joins them."""
+"""Import hwloc's XML (`lstopo --of xml --io`): display devices of NVIDIA or AMD, and the links between them."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ _MOST = 4096
 
 
 class HwlocFormat:
-    """The format as `topo import` knows it."""
+    """The format, as `topo import` uses it."""
 
     title = "hwloc's XML"
 
     def recognizes(self, text: str) -> bool:
-        """True if a text is in this format."""
+        """Return whether a text is in this format."""
         return _LOOKS_ALIKE.search(text) is not None
 
     def read(self, text: str, parts: Parts) -> None:
-        """Add the parts of a machine; raises `TopologyError` for what is wrong."""
+        """Add the parts of a machine; raise `TopologyError` if the text is wrong."""
         _Reader(parse_xml(text), parts).read()
 
 
@@ -38,11 +38,11 @@ READER = HwlocFormat()
 
 
 class _Reader:
-    """Reads a <topology>; raises `TopologyError` where it lists no GPU or contradicts itself."""
+    """Read a <topology>; raise `TopologyError` if it lists no GPU or contradicts itself."""
 
     def __init__(self, root: ET.Element, parts: Parts) -> None:
         self.root, self.parts = root, parts
-        self.named: dict[str, str] = {}  # nodes by hwloc's own numbers
+        self.named: dict[str, str] = {}  # node names by hwloc's gp_index
         self.processors: list[str] = []
 
     def read(self) -> None:
@@ -58,7 +58,7 @@ class _Reader:
             self.processors.append(self.parts.add_switch("cpu"))
         self._walk(self.root, None, None)
         if len(self.processors) > 1:
-            self.parts.note("Links between processors are taken for upi-skylake.")
+            self.parts.note("Links between processors are assumed to be upi-skylake.")
             self.parts.join_sockets(self.processors, "upi-skylake")
         for matrix in (*self.root.iter("distances2"), *self.root.iter("distances2hetero")):
             if matrix.get("name") == "NVLinkBandwidth":
@@ -69,7 +69,7 @@ class _Reader:
         return name
 
     def _walk(self, element: ET.Element, processor: str | None, above: str | None) -> None:
-        """Go through an object's children; `above` is what PCI devices hang on, once a bridge has been passed."""
+        """Visit an object's children; once a bridge has been passed, `above` is the node to attach PCI devices to."""
         for child in element.findall("object"):
             match child.get("type"):
                 case "Package" | "Socket":
@@ -83,7 +83,7 @@ class _Reader:
 
     def _host(self, processor: str | None) -> str:
         if processor is None and len(self.processors) > 1:
-            self.parts.note("PCI devices of no processor in particular are put on the first.")
+            self.parts.note("PCI devices outside any processor are attached to the first.")
         return processor or self.processors[0]
 
     def _bridge(self, element: ET.Element, processor: str | None, above: str) -> None:
@@ -110,18 +110,18 @@ class _Reader:
     def _pcie(self, element: ET.Element, *, uplink: bool) -> str:
         speed = _speed(element)
         if speed == 0:
-            self.parts.note("PCIe links without a speed are taken for generation 3, 16 lanes.")
+            self.parts.note("PCIe links without a speed are assumed to be generation 3, 16 lanes.")
             return self.parts.pcie(3, 16, uplink=uplink)
         known = ((generation, width) for width in WIDTHS for generation in LANE)
         generation, width = min(known, key=lambda pair: abs(LANE[pair[0]] * pair[1] / speed - 1))
         return self.parts.pcie(generation, width, uplink=uplink)
 
     def _join_nvlinks(self, matrix: ET.Element) -> None:
-        """Link what a square matrix of bandwidths, in 1e6 bytes/s, names."""
+        """Add the links of a square matrix of bandwidths in 1e6 bytes/s."""
         names = [self._node(word) for text in matrix.iter("indexes") for word in (text.text or "").split()]
         words = [word for text in matrix.iter("u64values") for word in (text.text or "").split()]
         if len(names) > _MOST or len(words) != len(names) ** 2 or not all(word.isdecimal() for word in words):
-            raise TopologyError(f"<{matrix.tag}>: expected a number for each two of {len(names)}, found {len(words)}")
+            raise TopologyError(f"<{matrix.tag}>: expected {len(names)} x {len(names)} numbers, found {len(words)}")
         total: dict[tuple[str, str], int] = {}
         for i, a in enumerate(names):
             for j, b in enumerate(names):
@@ -132,7 +132,7 @@ class _Reader:
             self.parts.link(a, b, self._nvlink(megabytes, switched="nvswitch0" in {a, b}))
 
     def _node(self, word: str) -> str:
-        """Return the node of `OSDev:332`, or of `332`; "" for what is none; all NVSwitches are one."""
+        """Return the node of `OSDev:332` or `332`, or "" if it is none; all NVSwitches are merged into one."""
         identity = word.rpartition(":")[2]
         if identity in self.named:
             return self.named[identity]
@@ -152,7 +152,7 @@ class _Reader:
 
 
 def _pci(element: ET.Element) -> tuple[str, str]:
-    """Class and vendor:device of a PCI device; empty for other objects."""
+    """Return the class and vendor:device of a PCI device, or empty strings for other objects."""
     match = _PCI_TYPE.match(element.get("pci_type", "")) if element.get("type") == "PCIDev" else None
     return (match[1], match[2]) if match else ("", "")
 
@@ -167,7 +167,7 @@ def _counts(element: ET.Element) -> bool:
 
 
 def _speed(element: ET.Element) -> float:
-    """Read a link's speed in 1e9 bytes/s; 0 where that is not known."""
+    """Return a link's speed in 1e9 bytes/s, or 0 if unknown."""
     text = element.get("pci_link_speed") or "0"
     try:
         speed = float(text)

@@ -1,7 +1,8 @@
-"""InfraGraph's descriptions (Keysight and MLCommons, schema 1.0 and later): devices of components, instances, edges.
+"""Import InfraGraph descriptions (Keysight and MLCommons, schema 1.0 and later): devices, instances and edges.
 
-An `xpu` is a device of ours; what else is on the way between two is a switch. Names of links say what they are where no
-bandwidth is given; a link that says neither, within a device that computes nothing, joins what is one switch to us.
+An `xpu` becomes a device; other components on a path between two devices become switches. A link without a bandwidth is
+identified by its name. If its name says nothing either, and it is inside a device without an `xpu`, its ends are merged
+into one switch.
 """
 
 from __future__ import annotations
@@ -25,11 +26,11 @@ T = TypeVar("T")
 Count = Annotated[int, msgspec.Meta(ge=1, le=MOST)]
 Figure = Annotated[float, msgspec.Meta(gt=0, le=1e9)]
 DEEPEST = 8
-"""Devices within devices."""
+"""Most levels of nested devices."""
 
 MOST_EDGES = 1 << 18
 GENERATIONS = {8.0: 3, 16.0: 4, 32.0: 5, 64.0: 6}
-"""PCIe by GT/s of a lane."""
+"""PCIe generation by GT/s per lane."""
 
 FABRICS = {"infinity": "amd-infinity-fabric", "qpi": "qpi-broadwell", "upi": "upi-skylake"}
 COMPUTERS, SWITCHES, BETWEEN = "computers", "switches", "between"
@@ -112,7 +113,7 @@ class _InfragraphFile(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class _Joined:
-    """An edge between two nodes by their paths, its link, and where it is: within COMPUTERS, SWITCHES, or BETWEEN."""
+    """An edge between two nodes (by path), its link, and its place: in COMPUTERS or SWITCHES, or BETWEEN instances."""
 
     ends: tuple[str, str]
     link: _Link
@@ -120,7 +121,7 @@ class _Joined:
 
 
 class InfraGraphReader:
-    """Reads an infrastructure; raises `TopologyError` where it has no xpu, contradicts itself or says no bandwidth."""
+    """Read an infrastructure; raise `TopologyError` if it has no xpu, contradicts itself or lacks a bandwidth."""
 
     def __init__(self, text: str, parts: Parts) -> None:
         nested = re.search(r"""^\s*\{?\s*["']?infrastructure["']?\s*:""", text, re.MULTILINE)
@@ -159,7 +160,7 @@ class InfraGraphReader:
             self._link(parallel[0], (a, b), len(parallel), nvlinks)
 
     def _expand(self, device: _Device, path: str, depth: int) -> None:
-        """Add the components of a device, of those within it, and its edges."""
+        """Add the components and edges of a device and of all devices within it."""
         if depth > DEEPEST:
             raise TopologyError(f"{path}: expected devices at most {DEEPEST} deep, found more")
         for component in device.components:
@@ -191,7 +192,7 @@ class InfraGraphReader:
         return [f"{name}.{number}.{suffix}" for number in _indices(end.instance, instance.count) for suffix in within]
 
     def _paths(self, device: _Device, text: str) -> list[str]:
-        """Return the paths of components: `xpu[0:2]`, or through a device within, `cx5[0].port[1]`."""
+        """Return the paths of components, as in `xpu[0:2]` or, inside a nested device, `cx5[0].port[1]`."""
         paths = [""]
         for part in text.split("."):
             name = _split(part)[0]
@@ -216,7 +217,7 @@ class InfraGraphReader:
             raise TopologyError(f"expected at most {MOST_EDGES} edges, found more")
 
     def _merged(self) -> Mapping[str, str]:
-        """Return each node's representative: nodes of a switch that says nothing of its inside are one."""
+        """Return each node's representative: nodes of a switch without internal details are merged."""
         parent = {name: name for name in self.types}
 
         def root(name: str) -> str:
@@ -229,7 +230,7 @@ class InfraGraphReader:
             for end in edge.ends if "nvlink" in _text(edge.link) else ():
                 if self.types[end] != "xpu":
                     parent[root(end)] = root(switches.setdefault(_instance_of(end), end))
-                    self.parts.note("Switches that NVLinks of a node lead to are one.")
+                    self.parts.note("All NVLink switches of a node are merged into one.")
         for edge in self.edges.values():
             if edge.where == SWITCHES and self._speed(edge.link) is None and self._kind(edge.link) is None:
                 a, b = sorted(map(root, edge.ends))
@@ -239,7 +240,7 @@ class InfraGraphReader:
         return {name: root(name) for name in self.types}
 
     def _nodes(self, merged: Mapping[str, str]) -> dict[str, str]:
-        """Add devices, and the switches that are on a way between two; return every node's name."""
+        """Add devices and the switches on paths between them; return every node's name."""
         kept = self._on_the_way(merged)
         numbers: Counter[str] = Counter()
         names: dict[str, str] = {}
@@ -256,7 +257,7 @@ class InfraGraphReader:
         return {path: names.get(merged[path], "") for path in self.types}
 
     def _on_the_way(self, merged: Mapping[str, str]) -> set[str]:
-        """Return the nodes that are no dead ends."""
+        """Return the nodes that are not dead ends."""
         neighbours: dict[str, set[str]] = {node: set() for node in merged.values()}
         for edge in self.edges.values():
             a, b = (merged[end] for end in edge.ends)
@@ -273,14 +274,14 @@ class InfraGraphReader:
         return {*neighbours}
 
     def _link(self, edge: _Joined, ends: tuple[str, str], times: int, nvlinks: Mapping[str, int]) -> None:
-        """Add a link that there is so many times; `nvlinks` are how many edges each node has that are such."""
+        """Add `times` parallel links; `nvlinks` counts the NVLink edges of each node."""
         gpus = [end for end in ends if end.rpartition("/")[2].startswith("gpu")]
         speed = self._speed(edge.link)
         if speed is not None:
             self.parts.link(*ends, self._type(edge, speed, bool(gpus)), times)
         elif self._is_nvlink(edge) and gpus:
             kinds = self.parts.nvlinks(gpus[0])
-            self.parts.note(f"Links {edge.link.name} share out the {kinds.count} NVLinks of a GPU.")
+            self.parts.note(f"Links {edge.link.name} share the {kinds.count} NVLinks of a GPU.")
             count = max(1, times * kinds.count // nvlinks[gpus[0]])
             self.parts.link(*ends, kinds.direct if len(gpus) == 2 else kinds.switched, count)
         else:
@@ -293,7 +294,7 @@ class InfraGraphReader:
         return self._speed(edge.link) is None and "nvlink" in _text(edge.link)
 
     def _speed(self, link: _Link) -> float | None:
-        """Return what a link says that it carries, in bytes/s."""
+        """Return a link's stated bandwidth in bytes/s, or None."""
         said = link.physical.bandwidth
         if said is None:
             return None
@@ -304,30 +305,30 @@ class InfraGraphReader:
             raise TopologyError(f"link {link.name}: expected a bandwidth in {', '.join(BYTES_PER_S)}, found none")
         if rate not in GENERATIONS:
             raise TopologyError(f"link {link.name}: expected GT/s of PCIe ({', '.join(map(str, GENERATIONS))})")
-        self.parts.note("PCIe links of which only GT/s are given are taken for 16 lanes.")
+        self.parts.note("PCIe links with only GT/s are assumed to have 16 lanes.")
         return library.link_type("pcie3x16").bandwidth_bytes_per_s * (1 << (GENERATIONS[rate] - 3))
 
     def _kind(self, link: _Link) -> str | None:
-        """Return the package's type of a link that is known by its name or description."""
+        """Return the packaged link type that matches a link's name or description, or None."""
         text = _text(link)
         if "nvlink" in text:
             return "nvlink"
         if "pci" in text:
             generation = _GENERATION.search(text)
             if generation is None:
-                self.parts.note("PCIe links without a generation are taken for generation 3, 16 lanes.")
+                self.parts.note("PCIe links without a generation are assumed to be generation 3, 16 lanes.")
             return self.parts.pcie(int(generation[1]) if generation else 3, 16, uplink=False)
         return next((kind for word, kind in FABRICS.items() if word in text), None)
 
     def _type(self, edge: _Joined, speed: float, of_gpu: bool) -> str:
-        """Return the type of a link of a given bandwidth; latency is the link's, or that of what it is like."""
+        """Return a link type with the given bandwidth; its latency is the link's own or that of a similar type."""
         text, said = _text(edge.link), edge.link.physical.latency
         like = "nvlink3-switch" if "nvlink" in text else "pcie3x16" if of_gpu else "pcie3x16-uplink"
         like = "ethernet-100g" if edge.where == BETWEEN else like
         latency = library.link_type(like).latency_s
         given = [getattr(said, unit) * factor for unit, factor in SECONDS.items() if said and getattr(said, unit)]
         if not given:
-            self.parts.note(f"Links {edge.link.name} say no latency: that of {like} is taken.")
+            self.parts.note(f"Links {edge.link.name} have no latency: that of {like} is assumed.")
         name = f"{edge.link.name}-{speed / 1e9:g}GBps"
         kind = LinkType(name=name, bandwidth_bytes_per_s=speed, direction="each", latency_s=(*given, latency)[0])
         if self.parts.link_types.setdefault(name, kind) != kind:
@@ -341,14 +342,14 @@ def _text(link: _Link) -> str:
 
 
 def _part_by_name(what: str, among: Mapping[str, T], name: str) -> T:
-    """Look up a part by its name; raises `TopologyError` where there is none."""
+    """Return a part by its name; raise `TopologyError` if there is none."""
     if name not in among:
         raise TopologyError(f"expected {what} among {', '.join(among)}, found {name!r}")
     return among[name]
 
 
 def _where(path: str, instances: Mapping[str, _Instance]) -> str:
-    """Return the node that something is in, of several: `host.0/`."""
+    """Return the prefix of a node's name if there are several nodes: `host.0/`."""
     several = len(instances) > 1 or any(instance.count > 1 for instance in instances.values())
     return f"{_instance_of(path)}/" if several else ""
 
@@ -358,7 +359,7 @@ def _instance_of(path: str) -> str:
 
 
 def _kind_of(path: str) -> str:
-    """Return what a component is called, so that a number may follow."""
+    """Return a component's name in a form that a number can follow."""
     name = path.split(".")[-2]
     return f"{name}." if name[-1].isdigit() else name
 
@@ -366,12 +367,12 @@ def _kind_of(path: str) -> str:
 def _split(text: str) -> tuple[str, str]:
     match = _PART.fullmatch(text.strip())
     if match is None:
-        raise TopologyError(f"expected a name and indices, as in xpu[0:2], found {text!r}")
+        raise TopologyError(f"expected a name and indices such as xpu[0:2], found {text!r}")
     return match[1], match[2] or ""
 
 
 def _indices(text: str, count: int) -> Sequence[int]:
-    """Return what a slice of Python's chooses of so many."""
+    """Return the indices below `count` that a Python slice selects."""
     name, chosen = _split(text)
     try:
         bounds = [int(part) if part.strip() else None for part in chosen.split(":")]
@@ -379,17 +380,17 @@ def _indices(text: str, count: int) -> Sequence[int]:
             return [range(count)[bounds[0]]]
         return range(count)[slice(*bounds)]
     except (ValueError, IndexError, TypeError) as error:
-        raise TopologyError(f"{name}: expected indices of {count}, found [{chosen}]") from error
+        raise TopologyError(f"{name}: expected indices below {count}, found [{chosen}]") from error
 
 
 @dataclass(frozen=True, slots=True)
 class _Format:
-    """How `topo import` reads InfraGraph's descriptions."""
+    """The format, as `topo import` uses it."""
 
     title: str = "InfraGraph's description"
 
     def recognizes(self, text: str) -> bool:
-        """True if a text is a mapping with the keys of an infrastructure, in YAML or JSON."""
+        """Return whether a text is a mapping with the keys of an infrastructure, in YAML or JSON."""
         return text.lstrip().startswith("{") or _LOOKS_ALIKE.search(text) is not None
 
     def read(self, text: str, parts: Parts) -> None:

@@ -1,6 +1,6 @@
-"""A step of named parallelism on any number of devices, projected from one replica's plan.
+"""Predict a step of named parallelism on any number of devices from the plan of one replica.
 
-Workers that differ in nothing but the samples that they see do the same at the same time. So one of each stage is
-looked at, whatever the number of devices: what it computes and exchanges follows from a plan of the tensor and context
-parallel workers of one replica, exactly; stages, micro-batches and data parallelism are put around that.
+Workers that differ only in their samples do the same at the same time. So one worker of each pipeline stage stands for
+all: the plan of one replica's tensor and context parallel workers says exactly what it computes and exchanges. Stages,
+micro-batches and data parallelism are added to that.
 """

@@ -1,4 +1,4 @@
-"""A block: a layer, or a link of the chain of forward nodes, and what it takes a worker for one micro-batch."""
+"""A block, which is a layer or a link of the chain of forward nodes, and its costs for one micro-batch."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from simulator.projection.stack import Stack
 
 
 class Exchanged(NamedTuple):
-    """Seconds of an exchange among inner workers, and the bytes that a worker sends for it.
+    """An exchange among the workers of a replica: its seconds, and the bytes that a worker sends.
 
-    Products can go on with a piece of one that is made `in_pieces`.
+    If it is made `in_pieces`, products can start with the first piece.
     """
 
     seconds: float
@@ -24,9 +24,9 @@ class Exchanged(NamedTuple):
 
 
 class Queue(NamedTuple):
-    """Kernels and exchanges in turn, each of which the device begins when it is free and the host has launched it.
+    """A sequence of kernels and exchanges. Each starts when the device is free and the host has launched it.
 
-    Seconds of the host, of the device, and until the end where both begin at once.
+    Seconds of the host, of the device, and until the end if both start at once.
     """
 
     host_s: float = 0.0
@@ -34,7 +34,7 @@ class Queue(NamedTuple):
     end_s: float = 0.0
 
     def then(self, other: Queue) -> Queue:
-        """Do the other after it.
+        """Return this sequence followed by another.
 
         >>> Queue(1.0, 5.0, 6.0).then(Queue(9.0, 2.0, 10.0))
         Queue(host_s=10.0, device_s=7.0, end_s=11.0)
@@ -43,7 +43,7 @@ class Queue(NamedTuple):
         return Queue(self.host_s + other.host_s, self.device_s + other.device_s, end_s)
 
     def times(self, count: int) -> Queue:
-        """Do it so many times, in turn."""
+        """Return this sequence repeated `count` times."""
         if not count:
             return Queue()
         end_s = self.end_s + (count - 1) * max(self.host_s, self.device_s)
@@ -51,31 +51,31 @@ class Queue(NamedTuple):
 
 
 class Queued(NamedTuple):
-    """A queue of a part's kernels and exchanges, and of them all as one."""
+    """The queues of the kernels and exchanges of a part, and their sequence as one queue."""
 
     whole: Queue
     items: tuple[Queue, ...]
 
     @classmethod
     def of(cls, items: Iterable[Queue]) -> Queued:
-        """Return them in turn."""
+        """Return the items in sequence."""
         in_turn = tuple(items)
         return cls(reduce(Queue.then, in_turn, Queue()), in_turn)
 
 
 @dataclass(frozen=True)
 class Part:
-    """Kernels of a device and exchanges among inner workers, in turn."""
+    """A sequence of kernels on a device and exchanges among the workers of a replica."""
 
     items: tuple[Work | Exchanged, ...] = ()
 
     def __add__(self, other: Part) -> Part:
-        """Do both, one after the other."""
+        """Return both, one after the other."""
         return Part(self.items + other.items)
 
     @cached_property
     def work(self) -> Work:
-        """All kernels."""
+        """The work of all kernels."""
         return sum((item for item in self.items if isinstance(item, Work)), Work())
 
     @cached_property
@@ -85,38 +85,38 @@ class Part:
 
     @cached_property
     def exchanged_s(self) -> float:
-        """Seconds of exchanges."""
+        """Seconds of all exchanges."""
         return sum(exchange.seconds for exchange in self.exchanges)
 
     @cached_property
     def sent(self) -> Sent:
-        """Bytes that a worker sends for them."""
+        """Bytes that a worker sends for the exchanges."""
         return added(exchange.sent for exchange in self.exchanges)
 
     @cached_property
     def in_pieces_s(self) -> float:
-        """Seconds of those that are made in pieces."""
+        """Seconds of the exchanges that are made in pieces."""
         return sum(exchange.seconds for exchange in self.exchanges if exchange.in_pieces)
 
     @cached_property
     def device_s(self) -> float:
-        """Seconds of the device and its exchanges."""
+        """Seconds of kernels and exchanges."""
         return self.work.seconds + self.exchanged_s
 
     def host_s(self, stack: Stack) -> float:
-        """Seconds of the host that launches its kernels and exchanges."""
+        """Seconds in which the host launches kernels and exchanges."""
         return self.work.launches * stack.host_s + len(self.exchanges) * stack.host_exchange_s
 
     def seconds(self, stack: Stack) -> float:
-        """Seconds, of the device or of the host."""
+        """Seconds of the device or of the host, whichever is longer."""
         return max(self.device_s, self.host_s(stack))
 
     def queued(self, stack: Stack) -> Queued:
-        """Return what it takes a device and its host."""
+        """Return the part as a queue for a device and its host."""
         return Queued.of(_queue(item, stack) for item in self.items)
 
     def hiding(self, pieces: int, slowdown: float) -> Part:
-        """Return it with exchanges in so many pieces, of which all but one are made while there is work."""
+        """Return the part with exchanges split into `pieces`, all but one of which overlap with computation."""
         if not self.in_pieces_s:
             return self
         hidden_s = min(self.in_pieces_s * (1 - 1 / pieces), self.work.seconds)
@@ -131,12 +131,12 @@ class Part:
         )
 
     def slowed(self, factor: float) -> Part:
-        """Return it on a device whose kernels take so many times as long."""
+        """Return the part on a device whose kernels take `factor` times as long."""
         return Part(tuple(item.slowed(factor) if isinstance(item, Work) else item for item in self.items))
 
 
 def _queue(item: Work | Exchanged, stack: Stack) -> Queue:
-    """Return what an item takes: an exchange one launch; kernels as long each, one launch each."""
+    """Return the queue of an item. An exchange is one launch; kernels are equal, with one launch each."""
     if isinstance(item, Exchanged):
         return Queue(stack.host_exchange_s, item.seconds, stack.host_exchange_s + item.seconds)
     if not item.launches:
@@ -147,17 +147,17 @@ def _queue(item: Work | Exchanged, stack: Stack) -> Queue:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """What a block takes a worker for one micro-batch, and what it holds.
+    """The cost of a block to a worker for one micro-batch, and the memory it takes.
 
-    A layer is a segment of the `run`-th run of segments that repeat; None: it is no layer.
-    `weights` is the part of `backward` that makes gradients of weights; `selected` that of `forward` that is done again
-    under selective recomputation. `once` is done once in an iteration, and `reduced_s` exchanged among tensor parallel
-    workers, each of whom sends the bytes `reduced`. `repeated_operations` of products are those beyond its even part of
-    the model's. Bytes: of weights as they are computed with, of masters of those that are copies in another dtype, of
-    states of the optimizer, of gradients as computed, of activations that are kept for the backward pass, of those that
-    are computed again, of what later blocks read, of the largest gradient of an activation. `parameters` are a worker's
-    elements of weights, of so many `weight_tensors`; `expert_share` is the part of them, and so of all that is held for
-    weights, that is of experts.
+    A layer is a segment of run number `run` of repeated segments; other blocks have None. `weights` is the part of
+    `backward` that computes gradients of weights; `selected` is the part of `forward` that selective recomputation
+    repeats. `once` is done once per iteration; `reduced_s` are the seconds of exchanges among tensor parallel workers
+    once per iteration, and `reduced` the bytes each of them sends. `repeated_operations` are the flop of products
+    beyond the worker's even share of the model's. Sizes in bytes: weights in the dtype of computation, masters of
+    weights that are copies in another dtype, optimizer states, gradients as computed, activations kept for the backward
+    pass, activations that are recomputed, what later blocks read, and the largest gradient of an activation.
+    `parameters` is a worker's number of weight elements, in `weight_tensors` tensors; `expert_share` is the fraction
+    that belongs to experts.
     """
 
     run: int | None = None
@@ -183,16 +183,16 @@ class Block:
 
     @property
     def is_layer(self) -> bool:
-        """True for a segment that repeats."""
+        """True for a repeated segment."""
         return self.run is not None
 
     def slowed(self, factor: float) -> Block:
-        """Return it on a device whose kernels take so many times as long."""
+        """Return the block on a device whose kernels take `factor` times as long."""
         slow = self._with_parts(lambda part: part.slowed(factor))
         return replace(slow, once=self.once.slowed(factor))
 
     def hiding(self, pieces: int, slowdown: float) -> Block:
-        """Return it with exchanges that are made in pieces beside its work."""
+        """Return the block with exchanges in pieces that overlap with its work."""
         return self._with_parts(lambda part: part.hiding(pieces, slowdown))
 
     def _with_parts(self, changed: Callable[[Part], Part]) -> Block:

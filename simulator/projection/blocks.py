@@ -1,7 +1,7 @@
-"""Blocks: parts of the network in the order of the forward pass, with what they take for one micro-batch.
+"""Split the network into blocks, in the order of the forward pass, with their costs for one micro-batch.
 
-A block is a segment that repeats, which is a layer, or what is between such segments; of a network without any, a link
-of the chain of forward nodes. Of many segments a few are looked at, and one stands for as many as there are.
+A block is a repeated segment (a layer), or the nodes between such segments. In a network without repeats it is a link
+of the chain of forward nodes. Of many equal segments only a few are analyzed; each stands for several.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ from topologies.machine import Device
 MOST = 1 << 9
 
 SCORES = 4
-"""Dimensions of attention's scores: samples, heads, queries and keys."""
+"""Rank of attention scores: samples, heads, queries, keys."""
 
 
 @lru_cache(MOST)
 def blocks_of(replica: Replica, stack: Stack, device: Device, network: Network) -> tuple[Block, ...]:
-    """Return a replica's blocks in the order of the forward pass."""
+    """Return the blocks of a replica, in the order of the forward pass."""
     shares = without_intermediates(replica.shares, stack.kernels.fusion)
     blocks = _Blocks(replace(replica, shares=shares), stack.kernels, device, network).blocks()
     if not stack.hides_exchanges:
@@ -52,7 +52,7 @@ def blocks_of(replica: Replica, stack: Stack, device: Device, network: Network) 
 
 
 def repeated(blocks: Sequence[Block], layers: Sequence[int]) -> tuple[Block, ...]:
-    """Return the blocks of a network of so many layers in each run; the middle one of those there stands for more."""
+    """Return the blocks of the full network, given the number of layers in each run. The middle block is repeated."""
     result: list[Block] = []
     for run, group in groupby(blocks, key=lambda block: block.run):
         there = list(group)
@@ -63,13 +63,13 @@ def repeated(blocks: Sequence[Block], layers: Sequence[int]) -> tuple[Block, ...
 
 
 def repeated_operations(share: NodeShare) -> float:
-    """Return the operations of a product's share beyond an even part of it."""
+    """Return the flop of a product's share beyond an even share of the work."""
     operations = share.operations if share.attention is None else share.attention.operations
     return operations * (1 - 1 / share.repeats) if is_product(share) else 0.0
 
 
 def tied_parameters(replica: Replica) -> int:
-    """Return how many elements of weights a worker reads in the first block and in the last one, too."""
+    """Return the number of weight elements that a worker reads in both the first and the last block."""
     shares = [share for share in replica.shares if share.phase == FORWARD and share.node.forward is None]
     tensors, copied = replica.graph.tensors, {}
     for share in replica.shares:
@@ -86,7 +86,7 @@ def tied_parameters(replica: Replica) -> int:
 
 
 class _Conversions(NamedTuple):
-    """Converting operands to 8 bits: forward and backward for a micro-batch, and once in an iteration."""
+    """Conversion of operands to 8 bits: forward and backward per micro-batch, and once per iteration."""
 
     forward: Work = Work()
     backward: Work = Work()
@@ -94,7 +94,7 @@ class _Conversions(NamedTuple):
 
 
 class _Blocks:
-    """Sorts nodes and tensors into blocks by their forward nodes."""
+    """Assigns nodes and tensors to blocks by their forward nodes."""
 
     def __init__(self, replica: Replica, kernels: Kernels, device: Device, network: Network) -> None:
         self._replica, self._device, self._network = replica, device, network
@@ -107,7 +107,7 @@ class _Blocks:
         self._kept = Kept(replica, kernels, self._of_node, frozenset(filter(self._is_own, self._tensors)))
 
     def blocks(self) -> Iterator[Block]:
-        """Yield every block, with its figures added up."""
+        """Yield every block with the sums of its costs."""
         shares: list[list[NodeShare]] = [[] for _ in self._segments]
         for share in self._replica.shares:
             shares[self._of_node[share.node.name]].append(share)
@@ -116,7 +116,7 @@ class _Blocks:
             yield replace(self._block(segment, shares[number], lasting[number]), boundary_bytes=crossing[number])
 
     def _blocks_of_nodes(self) -> Mapping[str, int]:
-        """Return the block of every node: a segment, a stretch between segments, or without segments a link."""
+        """Return the block of each node: a segment, a stretch between segments, or a link if there are no segments."""
         of_node: dict[str, int] = {}
         repeats = self._replica.repeats
         last: tuple[int | None, int] = None, -1
@@ -134,13 +134,16 @@ class _Blocks:
         return self._with_rest(of_node)
 
     def _with_rest(self, of_node: dict[str, int]) -> Mapping[str, int]:
-        """Put what is left, such as casts and updates of weights, where what it reads or makes is used first."""
+        """Assign the remaining nodes, such as casts and updates of weights.
+
+        They belong to the first block that uses what they read or write.
+        """
         used: dict[str, int] = {}
         for share in self._replica.shares:
             if share.node.name in of_node:
                 for name in (*share.reads, *share.writes):
                     used.setdefault(name, of_node[share.node.name])
-        before = [share for share in self._replica.shares if share.phase == BEFORE]  # the last is read first
+        before = [share for share in self._replica.shares if share.phase == BEFORE]  # reversed: users first
         others = (share for share in self._replica.shares if share.phase != BEFORE)
         for share in (*reversed(before), *others):
             names = [name for name in (*share.writes, *share.reads) if self._tensors[name].elements > 1]
@@ -150,7 +153,7 @@ class _Blocks:
         return of_node
 
     def _softmaxes(self) -> int:
-        """Return of how many matrices of scores a layer's softmax is; 0 where there is none."""
+        """Return the number of score matrices in a layer's softmax; 0 if there is none."""
         for share in self._forward():
             if share.function == "softmax" and len(shape := self._tensors[share.node.outputs[0]].shape) == SCORES:
                 return sum(share.writes.values()) // ITEM_BYTES[share.dtype] // (shape[-2] * shape[-1])
@@ -160,16 +163,16 @@ class _Blocks:
         return (s for s in self._replica.shares if s.phase == FORWARD and s.node.forward is None)
 
     def _is_own(self, name: str) -> bool:
-        """Tell if a tensor depends on samples."""
+        """Return whether a tensor depends on samples."""
         return self._tensors[name].init is None and self._tensors[name].role == "activation" and name not in self._once
 
     @cached_property
     def _once(self) -> frozenset[str]:
-        """What is made once in an iteration."""
+        """Tensors that are computed once per iteration."""
         return frozenset(chain.from_iterable(s.writes for s in self._replica.shares if s.phase not in EVERY))
 
     def _crossing_bytes(self) -> list[int]:
-        """Return what later blocks' forward nodes read of each block and those before it."""
+        """Return, for each block, the bytes that later blocks read of it and of all before it."""
         last: dict[str, int] = {}
         written_in = {name: self._of_node[s.node.name] for s in self._forward() for name in s.writes}
         for share in self._forward():
@@ -181,7 +184,7 @@ class _Blocks:
         return crossing
 
     def _lasting(self) -> list[Lasting]:
-        """Return what is held of weights and states by the blocks that read them first."""
+        """Return the weights and states of each block. Those read by several belong to the first."""
         held, lasting = [Lasting()] * len(self._segments), dict(lasting_of(self._replica))
         for share in self._replica.shares:
             at = self._of_node[share.node.name]
@@ -224,9 +227,9 @@ class _Blocks:
     def _conversions(
         self, forward: Sequence[NodeShare], backward: Sequence[NodeShare], kernels: Kernels
     ) -> _Conversions:
-        """Return what converting products' operands to 8 bits takes: each once, and weights once in an iteration.
+        """Return the cost of converting operands of products to 8 bits: once each, and weights once per iteration.
 
-        What a kernel makes that is no product it writes so itself, in as many bytes as before.
+        Kernels other than products write 8 bits themselves, at no extra cost.
         """
         if kernels.products is None:
             return _Conversions()
@@ -243,7 +246,7 @@ class _Blocks:
         return _Conversions(*(conversion(operands, dtype, self._device) for operands in (between, gradients, lasting)))
 
     def _part(self, shares: Sequence[NodeShare], kernels: Kernels) -> Part:
-        """Return the kernels of some nodes, and their exchanges before and after them."""
+        """Return the kernels of some nodes, with the exchanges before and after them."""
         items: list[Work | Exchanged] = []
         for run in fused(shares, kernels.fusion, self._readers):
             items += map(self._exchanged, run[0].before)
@@ -255,7 +258,7 @@ class _Blocks:
         return Exchanged(self._network.transfer_s(transfer), transfer.sent, transfer.kind != "all-to-all")
 
     def _once_exchanged(self, share: NodeShare) -> Iterator[Transfer]:
-        """Yield what tensor parallel workers exchange once; others do with all that hold the same."""
+        """Yield the exchanges among tensor parallel workers once per iteration. Other exchanges span all replicas."""
         for transfer in share.once if share.phase in EVERY else (*share.before, *share.after, *share.once):
             place = transfer.workers[-1] // self._network.grid.tensor
             workers = tuple(w for w in transfer.workers if w // self._network.grid.tensor == place)

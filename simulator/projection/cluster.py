@@ -1,7 +1,7 @@
-"""Machines of any size, by as many of their nodes as tell what every node does.
+"""Machines of any size, represented by a few of their nodes.
 
-Of a family with a K in its name (`hgx-h100-nodes-2048`) all nodes are alike, and so is what each does in a step; a few
-of them are built, and what grows with the number of members of an operation is worked out from that number.
+In a family with a number in its name (`hgx-h100-nodes-2048`), all nodes are equal and do the same in a step. Only a few
+are built; costs that depend on the number of participants are computed from that number.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from topologies.machine import node_of
 NODES_BUILT = 16
 _FAMILY = re.compile(r"(.+-)([1-9]\d*)()")
 _LINE = re.compile(r"()([1-9]\d*)( ?x ?\d+ ?x ?.+)")
-"""A machine in a line, of several nodes (topologies/described.py)."""
+"""A machine described in one line, with several nodes (topologies/described.py)."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Cluster:
-    """A machine, of which `built` has the first devices; there are `devices`, `per_node` in a node."""
+    """A machine of `devices`, `per_node` in each node. `built` has the first of them."""
 
     name: str
     built: Machine
@@ -31,7 +31,10 @@ class Cluster:
     per_node: int
 
     def place(self, device: int) -> int:
-        """Return the device among those built that does what one of all does: in the first node, or in the next."""
+        """Return the built device that is equivalent to `device`.
+
+        Devices of the first node and of others are distinguished.
+        """
         if device < len(self.built.devices):
             return device
         node, place = divmod(device, self.per_node)
@@ -41,7 +44,7 @@ class Cluster:
 
 @lru_cache(64)
 def cluster(machine: str | Path | Machine) -> Cluster:
-    """Return a machine, by name or file built as far as it must be; TopologyError as `load_topology`."""
+    """Return a machine by name or file, built only as far as needed. Raises TopologyError as `load_topology`."""
     if isinstance(machine, Machine):
         return cluster_of(machine)
     name = str(machine)
@@ -56,12 +59,12 @@ def cluster(machine: str | Path | Machine) -> Cluster:
 
 
 def cluster_of(machine: Machine) -> Cluster:
-    """Return a machine that is built in full."""
+    """Return a machine that is fully built."""
     sizes = {len(devices) for devices in machine.nodes_of(range(len(machine.devices))).values()}
     return Cluster(machine.name, machine, len(machine.devices), sizes.pop() if len(sizes) == 1 else 1)
 
 
 def require_devices(machine: Cluster, workers: int) -> None:
-    """Raise a TopologyError where there are more workers than devices."""
+    """Raise a TopologyError if there are more workers than devices."""
     if workers > machine.devices:
         raise TopologyError(f"{machine.name}: expected at least {workers} devices, found {machine.devices}")

@@ -1,7 +1,7 @@
-"""What a layer's forward pass leaves for the backward pass, all of it or under selective recomputation.
+"""What a layer's forward pass keeps for the backward pass, entirely or under selective recomputation.
 
-What is a view has no memory of its own: it keeps what it is a view of. So does a part, but where a product reads it,
-which lays out its operands.
+A view has no memory of its own: keeping it keeps its base. The same holds for a part of a tensor, unless a product
+reads it, because a product lays out its operands.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from simulator.projection.weights import copies_of_weights
 
 
 class Kept:
-    """Tells what is kept of forward nodes, given the block of every node and which tensors depend on samples."""
+    """Computes what forward nodes keep, given the block of each node and the tensors that depend on samples."""
 
     def __init__(self, replica: Replica, kernels: Kernels, of_node: Mapping[str, int], own: frozenset[str]) -> None:
         self._shares, self._kernels, self._of_node, self._own = replica.shares, kernels, of_node, own
@@ -33,7 +33,7 @@ class Kept:
         self._read_outside = self._memory_of(s for s in backward if s.node.forward not in self._core)
 
     def _memory_of(self, shares: Iterable[NodeShare]) -> set[str]:
-        """Return in whose memory everything is that nodes read; copies of weights are there anyway."""
+        """Return the tensors whose memory the nodes read. Copies of weights are excluded: they exist anyway."""
         read: set[str] = set()
         for share in shares:
             bases = self._laid_out if share.products else self._bases
@@ -41,7 +41,10 @@ class Kept:
         return read.difference(self._copies)
 
     def _attention_core(self) -> Iterator[str]:
-        """Yield forward nodes of attention that stores its matrix: from a product of two results to the next one."""
+        """Yield the forward nodes of attention that stores its matrix.
+
+        They range from one product of two activations to the next.
+        """
         waiting: list[str] = []
         for share in self._forward:
             is_own = bool(share.products) and self._own.issuperset(share.reads)
@@ -55,7 +58,7 @@ class Kept:
                 waiting.append(share.node.name)
 
     def selected(self, forward: Sequence[NodeShare]) -> tuple[Sequence[NodeShare], int]:
-        """Return the forward nodes that selective recomputation does again, and the bytes that it does not keep."""
+        """Return the forward nodes that selective recomputation repeats, and the bytes that it does not keep."""
         if self._kernels.selective == "attention":
             core = [share for share in forward if share.node.name in self._core]
             return core, self.nbytes(core, again=True)
@@ -66,15 +69,15 @@ class Kept:
         return again, self.nbytes(forward) - sum(kept)
 
     def _crosses(self, name: str) -> bool:
-        """Tell if another layer reads what a node of one makes."""
+        """Return whether a block other than the writer's reads the tensor."""
         writer = next(self._of_node[share.node.name] for share in self._forward if name in share.writes)
         return any(self._of_node[share.node.name] != writer for share in self._forward if name in share.reads)
 
     @cached_property
     def in_place(self) -> Mapping[str, float]:
-        """What a loss that works in place of the logits, at their own precision, takes of logits and their gradients.
+        """Bytes of logits and their gradients with a loss that works in place, at the precision of the logits.
 
-        Logits converted to float32 are not stored, and gradients are where logits were.
+        Logits converted to float32 are not stored, and gradients overwrite the logits.
         """
         if not self._kernels.loss_in_place:
             return {}
@@ -93,9 +96,9 @@ class Kept:
         return dict.fromkeys(gradients, 0.0) | {name: float(read[name]) for name in logits if name in read}
 
     def nbytes(self, shares: Iterable[NodeShare], *, again: bool = False) -> int:
-        """Return what the backward pass reads of what some nodes before it make, and masks of what they drop.
+        """Return the bytes that these nodes keep for the backward pass, including dropout masks.
 
-        Of attention that is computed `again` the result is kept, which others read.
+        If attention is computed `again`, its result, which others read, is kept.
         """
         total, read = 0, self._read_backward - (self._read_outside if again else set())
         for share in shares:

@@ -1,7 +1,8 @@
-"""Kernels: which nodes a software stack computes by one launch, and what that takes on a device.
+"""Kernels: which nodes a software stack fuses into one launch, and what that costs on a device.
 
-A kernel reads each tensor from outside once, and writes what others read; what it needs a sum of first, over more than
-a multiprocessor keeps, it reads twice. What an operator names as its parts, as a norm its mean, is computed with it.
+A kernel reads each outside tensor once and writes what others read. Data that it needs again after a sum that is longer
+than a multiprocessor can hold is read twice. The parts of an operator, such as the mean of a norm, are computed with
+it.
 """
 
 from __future__ import annotations
@@ -27,15 +28,15 @@ Readers = Mapping[str, Sequence[str]]
 MOST = 1 << 16
 
 GAP_S = 0.9e-6
-"""Between two kernels that are launched in time (NVIDIA, Getting Started with CUDA Graphs, 2019: on a V100)."""
+"""Seconds between two kernels that are launched in time (NVIDIA, Getting Started with CUDA Graphs, 2019: on a V100)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """Seconds of a device, of which `roof_s` at the best rates that it attains, launches, operations of products.
+    """Device seconds, of which `roof_s` at the best attainable rates; launches; flop of products.
 
-    Of those, products on tensor cores take `product_s`; the rest draws the power of streaming. `kernel_class` is that
-    of one kernel; None of several.
+    `product_s` is the part of `roof_s` for products on tensor cores; the rest draws the power of streaming.
+    `kernel_class` is that of a single kernel, None for several.
     """
 
     seconds: float = 0.0
@@ -46,25 +47,25 @@ class Work:
     kernel_class: KernelClass | None = None
 
     def __add__(self, other: Work) -> Work:
-        """Do both, one after the other."""
+        """Return both, one after the other."""
         seconds, roof_s = self.seconds + other.seconds, self.roof_s + other.roof_s
         operations, product_s = self.product_operations + other.product_operations, self.product_s + other.product_s
         return Work(seconds, roof_s, self.launches + other.launches, operations, product_s)
 
     def part(self, share: float) -> Work:
-        """Do a share of it, by as many launches."""
+        """Return a share of the work, with the same number of launches."""
         drawn = (self.product_operations * share, self.product_s * share)
         return Work(self.seconds * share, self.roof_s * share, self.launches, *drawn)
 
     def slowed(self, factor: float) -> Work:
-        """Do it on a device that takes so many times as long; one that is faster has better best rates, too."""
+        """Return the work on a device that takes `factor` times as long. On a faster device the best rates rise too."""
         least = min(1.0, factor)
         seconds, roof_s, product_s = self.seconds * factor, self.roof_s * least, self.product_s * least
         return replace(self, seconds=seconds, roof_s=roof_s, product_s=product_s)
 
 
 def readers_of(shares: Iterable[NodeShare]) -> Readers:
-    """Return of every tensor the operators of all nodes that read it."""
+    """Return, for each tensor, the operators that read it."""
     readers: defaultdict[str, list[str]] = defaultdict(list)
     for share in shares:
         for name in share.reads:
@@ -73,7 +74,7 @@ def readers_of(shares: Iterable[NodeShare]) -> Readers:
 
 
 def fused(shares: Sequence[NodeShare], fusion: Fusion, readers: Readers) -> Iterator[tuple[NodeShare, ...]]:
-    """Yield runs of nodes that a stack computes by one kernel; a node with an exchange before it begins one."""
+    """Yield the runs of nodes that a stack computes by one kernel. An exchange before a node starts a new run."""
     run: list[NodeShare] = []
     for share in shares:
         if run and not _joins(run, share, fusion, readers):
@@ -85,9 +86,10 @@ def fused(shares: Sequence[NodeShare], fusion: Fusion, readers: Readers) -> Iter
 
 
 def without_intermediates(shares: Sequence[NodeShare], fusion: Fusion) -> tuple[NodeShare, ...]:
-    """Return the shares where what one element-wise kernel makes on the way is not read backward, but made again.
+    """Return the shares without backward reads of tensors that a fused element-wise kernel can compute again.
 
-    That is of what is read backward anyway: a gated unit's activation, of the gate.
+    That is the case if the inputs of the kernel are read backward anyway: a gated unit recomputes the activation of its
+    gate.
     """
     forward = [share for share in shares if share.phase == FORWARD]
     backward = [share for share in shares if share.phase == BACKWARD]
@@ -126,7 +128,10 @@ def _joins(run: Sequence[NodeShare], share: NodeShare, fusion: Fusion, readers: 
 
 
 def _joins_elementwise(run: Sequence[NodeShare], share: NodeShare, readers: Readers) -> bool:
-    """Tell if a node joins element-wise ones; a mask joins the softmax that alone reads it, what drops elements not."""
+    """Return whether a node joins a run of element-wise ones.
+
+    A mask joins a softmax if only that reads it; dropout does not join.
+    """
     reduced = any(member.category == "reduction" for member in run)
     if share.category == run[-1].category == "elementwise" and not reduced:
         return True
@@ -140,9 +145,9 @@ def _joins_elementwise(run: Sequence[NodeShare], share: NodeShare, readers: Read
 
 
 def _adds_bias(product: NodeShare, share: NodeShare) -> bool:
-    """Tell if a node adds few elements to each row of a product's result, which the product's kernel does itself.
+    """Return whether a node adds a few elements to each row of a product, in the product's own kernel.
 
-    A library's convolution leaves its bias to another kernel, in PyTorch and in TensorFlow.
+    Library convolutions are different: in PyTorch and in TensorFlow, another kernel adds the bias.
     """
     others = sum(nbytes for name, nbytes in share.reads.items() if name not in product.writes)
     return (
@@ -157,11 +162,11 @@ def _adds_bias(product: NodeShare, share: NodeShare) -> bool:
 
 BIAS_OPERANDS = 2
 BIAS_SHARE = 16
-"""A bias has at most one of so many elements of the product's result."""
+"""A bias has at most this fraction (1/16) of the elements of the product's result."""
 
 
 def is_product(share: NodeShare) -> bool:
-    """Tell if a node is a kernel of its own whatever is fused: products, convolutions, attention."""
+    """Return whether a node is never fused with what precedes it: products, convolutions, attention."""
     return share.category in PRODUCTS
 
 
@@ -174,7 +179,7 @@ def _shares_operand(run: Sequence[NodeShare], share: NodeShare) -> bool:
 
 
 def kernel_of(run: Sequence[NodeShare], readers: Readers, *, rereads: bool = True) -> Kernel:
-    """Return what a run of nodes is as one kernel, whose results are written where others read them, or nobody."""
+    """Return a run of nodes as one kernel. It writes the results that others read, or that nobody reads."""
     inside = Counter(name for share in run for name in share.reads)
     written = {name for share in run for name in share.writes}
     reads = {name: nbytes for share in run for name, nbytes in share.reads.items() if name not in written}
@@ -189,11 +194,11 @@ def kernel_of(run: Sequence[NodeShare], readers: Readers, *, rereads: bool = Tru
 
 
 KEPT_BYTES = 64 << 10
-"""What a multiprocessor keeps of a sum's operands: shared memory of a P100's (NVIDIA, Pascal tuning guide)."""
+"""Bytes of a sum's operands that a multiprocessor holds: shared memory of a P100 (NVIDIA, Pascal tuning guide)."""
 
 
 def _read_again(run: Sequence[NodeShare]) -> int:
-    """Return the bytes of what long sums of a run read, and nodes behind them again, as in a norm over a batch."""
+    """Return the bytes that long sums read and later nodes of the run read again, as in a norm over a batch."""
     summed: dict[str, int] = {}
     again: dict[str, int] = {}
     for share in run:
@@ -208,7 +213,7 @@ def _read_again(run: Sequence[NodeShare]) -> int:
 
 
 def work_of(run: Sequence[NodeShare], readers: Readers, device: Device, kernels: Kernels) -> Work:
-    """Return what a run of nodes takes a device by one kernel; of several products, by one each."""
+    """Return the cost of a run of nodes as one kernel; of several products, one kernel each."""
     if all(share.is_view for share in run):
         return Work()
     kernel = kernel_of(run, readers, rereads=kernels.rereads)
@@ -233,7 +238,7 @@ def _class_of(share: NodeShare) -> KernelClass:
 
 
 def _multiplied(part: Kernel, product: Product, kernels: Kernels) -> Kernel:
-    """Return the kernel that a stack multiplies by, where rows may not begin at multiples of 16 bytes."""
+    """Return the kernel that a stack uses for a product whose rows may not start at multiples of 16 bytes."""
     if product.aligned == ALIGNED or kernels.unaligned == "slower":
         return replace(part, product=product)
     cores = kernels.unaligned == "on cores" and ITEM_BYTES[part.dtype] == HALF_BYTES
@@ -241,15 +246,15 @@ def _multiplied(part: Kernel, product: Product, kernels: Kernels) -> Kernel:
 
 
 def converted(shares: Iterable[NodeShare]) -> Mapping[str, int]:
-    """Return the operands that products convert to 8 bits, and their bytes before."""
+    """Return the operands that products convert to 8 bits, with their bytes before."""
     multiplying = (share for share in shares if share.products and share.with_weights)
     return {name: nbytes for share in multiplying for name, nbytes in share.reads.items()}
 
 
 def conversion(nbytes: Iterable[int], dtype: str, device: Device) -> Work:
-    """Return what converting operands of so many bytes to 8 bits takes: each is read, and written twice.
+    """Return the cost of converting operands of these sizes to 8 bits: each is read once and written twice.
 
-    That is as it is and transposed: products in 8 bits have both operands with their sum's terms in turn.
+    They are written as they are and transposed, because products in 8 bits need both operands contiguous along the sum.
     """
     copies = (Kernel("elementwise", dtype, 0.0, operand * (1 + 2 / ITEM_BYTES[dtype])) for operand in nbytes)
     return sum((replace(_work(device, copy), roof_s=0.0) for copy in copies), Work())
@@ -257,11 +262,11 @@ def conversion(nbytes: Iterable[int], dtype: str, device: Device) -> Work:
 
 @lru_cache(MOST)
 def _work(device: Device, kernel: Kernel) -> Work:
-    """Return what a kernel takes: its roof is the peak of its dtype or the memory's bandwidth."""
+    """Return the cost of a kernel. Its roof is the peak rate of its dtype, or the memory bandwidth."""
     attained, seconds = device.attained(kernel.dtype), device.kernel_s(kernel)
     if kernel.category not in PRODUCTS:
         roof_s = min(kernel.nbytes / device.spec.memory_bandwidth_bytes_per_s, seconds)
         return Work(seconds + GAP_S, roof_s, 1)
-    roof_s = min(kernel.operations / attained, seconds)  # Winograd's algorithm takes fewer operations
+    roof_s = min(kernel.operations / attained, seconds)  # Winograd's algorithm needs fewer operations
     on_tensor_cores = attained > (device.spec.peak_flop_per_s.float32 or attained)
     return Work(seconds + GAP_S, roof_s, 1, kernel.operations, roof_s if on_tensor_cores else 0.0)

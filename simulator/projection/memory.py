@@ -1,4 +1,4 @@
-"""What a step takes of the fullest device's memory, line by line."""
+"""The memory of the fullest device in a step, line by line."""
 
 from __future__ import annotations
 
@@ -11,32 +11,32 @@ from simulator.projection.stack import Stack
 from topologies.machine import Device
 
 OPTIMIZER, GRADIENTS, WEIGHTS = 1, 2, 3
-"""From which of ZeRO's stages on each is shared out."""
+"""The ZeRO stages from which optimizer states, gradients and weights are sharded."""
 
 
 def unshared(block: Block, parallel: Parallel) -> float:
-    """Return the part of what ZeRO shares out of a block's that a worker has: of those that hold the same weights.
+    """Return the fraction of a block's sharded data that a worker holds.
 
-    They are data and context parallel workers; of experts those of them that have the same ones.
+    Data and context parallel workers share the weights; experts are shared only by the workers that have the same ones.
     """
     return (1 + block.expert_share * (parallel.ep - 1)) / (parallel.dp * parallel.cp)
 
 
 def shared(block: Block, parallel: Parallel) -> float:
-    """Return the part of a block's weights that other workers have, too: all but experts that nobody else has."""
+    """Return the fraction of a block's weights that other workers hold too: all but unreplicated experts."""
     return 1 - block.expert_share * (parallel.ep == parallel.dp * parallel.cp)
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryLine:
-    """Bytes, and what for."""
+    """A number of bytes, and what they are for."""
 
     what: str
     nbytes: int
 
 
 def lasting_lines(blocks: Sequence[Block], parallel: Parallel, stack: Stack) -> list[MemoryLine]:
-    """Return what a stage's blocks hold throughout: weights, states and gradients, less what others share."""
+    """Return the memory that a stage's blocks hold throughout: weights, states and gradients, as far as not sharded."""
 
     def held(stage: int, nbytes: Callable[[Block], float]) -> float:
         return sum(nbytes(b) * (unshared(b, parallel) if parallel.zero >= stage else 1.0) for b in blocks)
@@ -53,21 +53,21 @@ def lasting_lines(blocks: Sequence[Block], parallel: Parallel, stack: Stack) -> 
 
 
 def casts_gathered(stack: Stack, zero: int) -> bool:
-    """Return True if masters are cast as they are gathered, so that no share of weights is kept in their precision."""
+    """Return whether masters are cast while they are gathered, so that no shard exists in compute precision."""
     return stack.casts_gathered and zero >= WEIGHTS
 
 
 def gradient_bytes(block: Block, stack: Stack) -> int:
-    """Return what a block's gradients take as they add up over micro-batches."""
+    """Return the bytes of a block's gradients while they accumulate over micro-batches."""
     if stack.gradient_bytes is None or not block.parameters:
         return block.gradient_bytes
     return block.parameters * stack.gradient_bytes
 
 
 def kept_bytes(block: Block, input_bytes: int, recompute: str) -> int:
-    """Return what a block keeps of a micro-batch's forward pass for its backward pass; of all it makes, or its input.
+    """Return the bytes that a block keeps of a micro-batch for the backward pass: all activations, or only its input.
 
-    `input_bytes` is what the block reads of the one before it.
+    `input_bytes` are the bytes that the block reads of the one before it.
     """
     if recompute == "full" and block.is_layer:
         return input_bytes
@@ -75,7 +75,7 @@ def kept_bytes(block: Block, input_bytes: int, recompute: str) -> int:
 
 
 def again_bytes(blocks: Sequence[Block], recompute: str) -> int:
-    """Return what is there of the block whose activations are computed again, besides what is kept."""
+    """Return the bytes of the block whose activations are being recomputed, beyond those that are kept."""
     if recompute == "none":
         return 0
     layers = [block for block in blocks if block.is_layer]
@@ -83,7 +83,7 @@ def again_bytes(blocks: Sequence[Block], recompute: str) -> int:
 
 
 def other_lines(blocks: Sequence[Block], parallel: Parallel, stack: Stack, device: Device) -> list[MemoryLine]:
-    """Return what is there for a while: the largest gradients of activations, buffers of exchanges, the context."""
+    """Return temporary memory: the largest gradients of activations, buffers of exchanges, the device context."""
     largest = 2 * max((block.largest_bytes for block in blocks), default=0)
     lines = [MemoryLine("gradients of activations", largest)]
     if parallel.dp * parallel.cp > 1:
@@ -100,6 +100,6 @@ def other_lines(blocks: Sequence[Block], parallel: Parallel, stack: Stack, devic
 
 
 def with_fragmentation(lines: Sequence[MemoryLine], stack: Stack) -> tuple[MemoryLine, ...]:
-    """Return the lines with what the allocator holds beyond what is live."""
+    """Return the lines with the memory that the allocator reserves beyond live bytes."""
     live = sum(line.nbytes for line in lines)
     return (*lines, MemoryLine("allocator fragmentation", round(live * (stack.fragmentation - 1))))

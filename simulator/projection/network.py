@@ -1,8 +1,8 @@
-"""What exchanges take on a cluster whose workers all do the same: collectives among ranks, messages between stages.
+"""The cost of exchanges on a cluster whose workers all do the same: collectives, and messages between stages.
 
-Ranks are placed as Megatron-LM orders them: those of a replica's inner workers (tensor parallel, then context parallel
-ones, then those who share out experts) are neighbours, replicas follow, stages are outermost. While a group has its
-collective, every other group of its kind has one, too: a link carries what all of them put on it.
+Ranks are placed in the order of Megatron-LM: the workers of a replica (tensor parallel, then context parallel, then
+expert parallel) are neighbours, then come replicas; stages are outermost. All groups of a kind run their collective at
+the same time, so a link carries the traffic of all of them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from topologies.collectives import Choice, Timing, choices, message_delay_s, par
 from topologies.schema import Operation
 
 MESSAGE_SHARE = 0.69
-"""Of its links' bandwidth, what a message between two ranks attains.
+"""Share of the link bandwidth that a message between two ranks attains.
 
 164 of 240e9 bytes/s within a node of A100s, 8.3 of 12.0e9 between nodes (github.com/PKU-DAIR/Hetu-Galvatron, cea12ff).
 """
@@ -29,9 +29,10 @@ MOST = 1 << 12
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """How many stages, replicas, and workers of a replica's stage there are, `context` parallel ones of those.
+    """Numbers of stages, of replicas, and of workers in one stage of a replica (`inner`).
 
-    Data parallel workers who share out `experts` are inner workers of one replica, each of which has a part of them.
+    `context` of the inner workers are context parallel. The data parallel workers that shard `experts` are inner
+    workers of one replica, each with a part of the experts.
     """
 
     stages: int
@@ -41,35 +42,35 @@ class Grid:
     experts: int = 1
 
     def rank(self, stage: int, replica: int, worker: int) -> int:
-        """Return a worker's rank."""
+        """Return the rank of a worker."""
         return (stage * self.replicas + replica) * self.inner + worker
 
     @property
     def tensor(self) -> int:
-        """Tensor parallel workers."""
+        """Number of tensor parallel workers."""
         return self.inner // (self.context * self.experts)
 
     @property
     def workers(self) -> int:
-        """All."""
+        """Number of all workers."""
         return self.stages * self.replicas * self.inner
 
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """Prices exchanges of a grid of workers on a cluster, seconds each, `times` as many as its links' figures say."""
+    """Prices the exchanges of a grid of workers on a cluster, in seconds, scaled by `times`."""
 
     cluster: Cluster
     grid: Grid
     times: float = 1.0
 
     def transfer_s(self, transfer: Transfer) -> float:
-        """Seconds of an exchange among a replica's inner workers, as all replicas have it."""
+        """Seconds of an exchange among the workers of a replica, while all replicas do the same."""
         kind = "all-to-all" if transfer.kind == PAIRS else transfer.kind
         return self._operation_s(kind, transfer.workers, transfer.nbytes)
 
     def replicas_s(self, kind: Operation, nbytes: float, *, of_experts: bool = False) -> float:
-        """Seconds of a collective among all that hold the same weights, in all replicas."""
+        """Seconds of a collective among all workers with the same weights, over all replicas."""
         if not nbytes:
             return 0.0
         timings = _replicas(self.cluster, self.grid, kind, of_experts=of_experts)
@@ -81,7 +82,7 @@ class Network:
         return self._operation_s(kind, (0, last), nbytes) if last else 0.0
 
     def stages_s(self, nbytes: float) -> float:
-        """Seconds of a message from every worker of a stage to the one in its place in the next."""
+        """Seconds of messages from each worker of a stage to its counterpart in the next."""
         crosses = self.grid.stages > 1 and nbytes
         return self.times * _message(self.cluster, self.grid).seconds(nbytes) if crosses else 0.0
 
@@ -107,7 +108,7 @@ def _message(cluster: Cluster, grid: Grid) -> Timing:
 
 @lru_cache(MOST)
 def _replicas(cluster: Cluster, grid: Grid, kind: Operation, *, of_experts: bool) -> tuple[Timing, ...]:
-    """Return what each algorithm takes all that hold the same weights; none where nobody else does."""
+    """Return the timing of each algorithm among all workers with the same weights; none if there is only one."""
     places = range(0, grid.inner // grid.experts if of_experts else grid.inner, grid.tensor)
     group = tuple(grid.rank(0, replica, place) for replica in range(grid.replicas) for place in places)
     return _timings(cluster, grid.workers, kind, group) if len(group) > 1 else ()
@@ -115,7 +116,7 @@ def _replicas(cluster: Cluster, grid: Grid, kind: Operation, *, of_experts: bool
 
 @lru_cache(MOST)
 def _timings(cluster: Cluster, workers: int, kind: Operation, group: Group) -> tuple[Timing, ...]:
-    """Return what each algorithm takes a group of ranks, while all groups alike have the same operation."""
+    """Return the timing of each algorithm in a group of ranks, while all equivalent groups run the same operation."""
     if group[-1] < len(cluster.built.devices):
         return tuple(run.timing for run in _runs(cluster, workers, kind, group))
     nodes = _by_node(cluster, group)
@@ -127,7 +128,7 @@ def _timings(cluster: Cluster, workers: int, kind: Operation, group: Group) -> t
 
 
 def _by_node(cluster: Cluster, group: Group) -> tuple[Group, ...]:
-    """Return the places that a group has in each of its nodes."""
+    """Return the places of a group's ranks in each of its nodes."""
     nodes: defaultdict[int, list[int]] = defaultdict(list)
     for rank in group:
         nodes[rank // cluster.per_node].append(rank % cluster.per_node)
@@ -135,13 +136,13 @@ def _by_node(cluster: Cluster, group: Group) -> tuple[Group, ...]:
 
 
 def _moved(cluster: Cluster, nodes: Sequence[Group]) -> Group:
-    """Return a group with such places in its nodes, in the first of all, which are all alike."""
+    """Return a group with the same places, moved to the first nodes. All nodes are equal."""
     return tuple(node * cluster.per_node + place for node, places in enumerate(nodes) for place in places)
 
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """An algorithm among ranks that are built: its time alone, and the seconds a byte that each resource takes it."""
+    """An algorithm among built ranks: its timing alone, and its seconds per byte on each resource."""
 
     algorithm: str
     alone: Timing
@@ -149,12 +150,12 @@ class _Run:
 
     @property
     def timing(self) -> Timing:
-        """With all groups alike."""
+        """The timing while all equivalent groups run it."""
         return replace(self.alone, s_per_byte=max(self.s_per_byte.values()))
 
 
 def _runs(cluster: Cluster, workers: int, kind: Operation, group: Group) -> tuple[_Run, ...]:
-    """Return each algorithm, with what all groups alike put on the resources that this one uses."""
+    """Return each algorithm with the load that all equivalent groups put on the resources that this group uses."""
     machine = cluster.built
     beside = [choices(machine, kind, other) for other in _alike(cluster, workers, group) if other != group]
     runs = []
@@ -167,7 +168,7 @@ def _runs(cluster: Cluster, workers: int, kind: Operation, group: Group) -> tupl
 
 
 def _alike(cluster: Cluster, workers: int, group: Group) -> Iterator[Group]:
-    """Yield the groups that a group becomes by moving along the ranks of its first member's node; none shares ranks."""
+    """Yield the translations of a group along the ranks of its first member's node. They are disjoint."""
     first = group[0] - group[0] % cluster.per_node
     taken: set[int] = set()
     for start in range(first, min(first + cluster.per_node, len(cluster.built.devices), workers)):
@@ -178,7 +179,7 @@ def _alike(cluster: Cluster, workers: int, group: Group) -> Iterator[Group]:
 
 
 def _load(cluster: Cluster, operations: Iterable[Choice]) -> Mapping[int, float]:
-    """Return the shares of the payload that operations at the same time put on each resource."""
+    """Return the load of concurrent operations on each resource, in shares of the payload."""
     load: defaultdict[int, float] = defaultdict(float)
     for operation in operations:
         for pair, share in operation.pattern.flows.items():
@@ -188,10 +189,10 @@ def _load(cluster: Cluster, operations: Iterable[Choice]) -> Mapping[int, float]
 
 
 def _grown(cluster: Cluster, runs: tuple[_Run, _Run], nodes: tuple[int, int, int], group: Group) -> Timing:
-    """Return what an algorithm takes a group in many nodes, from what it takes those in two numbers of nodes.
+    """Return the timing of an algorithm in a group of many nodes, extrapolated from two smaller numbers of nodes.
 
-    What a resource carries is a line over the inverse of the number of nodes, as (n - 1) / n is; the chain of messages
-    one over that number, and in a tree over its depth.
+    The load of a resource is linear in 1/n for n nodes, as (n - 1)/n is. The length of the chain of messages is linear
+    in n, or in a tree's depth.
     """
     (many, few), (larger, smaller, all_nodes) = runs, nodes
     share = (1 / larger - 1 / all_nodes) / (1 / smaller - 1 / larger)
@@ -212,7 +213,7 @@ def _grown(cluster: Cluster, runs: tuple[_Run, _Run], nodes: tuple[int, int, int
 
 
 def _tree_delay_s(cluster: Cluster, group: Group) -> float:
-    """Return the delay of the chain of a tree's messages: up from the last member, and down again."""
+    """Return the delay of the messages of a tree: from the last member up to the root, and back."""
     place, total = len(group) - 1, 0.0
     while place:
         ends = group[place], group[parent_place(place)]

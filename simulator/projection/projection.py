@@ -1,4 +1,4 @@
-"""From a replica's blocks to a step: seconds by cause, and memory."""
+"""From the blocks of a replica to a step: seconds by cause, and memory."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ from simulator.projection.steps import Job, Steps, Turn, lasting
 
 
 def project(job: Job) -> Projection:
-    """Project a step; PlanError where a schedule or a cut cannot be."""
+    """Predict a step. Raises PlanError if the schedule or the division into stages is impossible."""
     job = job.on_slower(job.stack.kernel_times)
     step, factor = _Projecting(job).result(), job.stack.slowest(job.network.grid.workers)
     if factor == 1:
@@ -64,7 +64,7 @@ def project(job: Job) -> Projection:
 
 
 def stages_of(job: Job) -> list[range]:
-    """Return the places of the blocks of each part, in their order: a chunk of a stage; PlanError as `cut`."""
+    """Return the range of blocks of each chunk of each stage, in network order. Raises PlanError as `cut`."""
     few = {id(block): block for block in job.blocks}
     seconds = {key: block.forward.seconds(job.stack) + block.backward.seconds(job.stack) for key, block in few.items()}
     costs = [seconds[id(block)] for block in job.blocks]
@@ -118,7 +118,7 @@ class _Projecting:
     # --- when stages end
 
     def _of_one_stage(self, seconds: Sequence[Sequence[StepSeconds]]) -> list[_End]:
-        """Return when the only stage ends, whose host goes on to the next micro-batch at once."""
+        """Return the end of the only stage. Its host goes on to the next micro-batch without waiting."""
         if self._steps.scatters:
             pipeline_s = self._job.micro_batches * sum(step.forward_s + step.backward_s for step in seconds[0])
             return [self._end(0, pipeline_s, 0.0, 0.0)]
@@ -128,12 +128,12 @@ class _Projecting:
         return [self._end(0, alone_s, ends.blocks_s[-1] - alone_s, ends.all_s - ends.blocks_s[-1])]
 
     def _of_stages(self, seconds: Sequence[Sequence[StepSeconds]]) -> list[_End]:
-        """Return when each stage ends, by its schedule."""
+        """Return the end of each stage under the schedule."""
         job, parallel = self._job, self._parallel
         message_s = self._steps.message_s(max(self._crossing, default=0))
         name, tails = parallel.schedule.partition(":")[0], [_Tail()] * parallel.pp
         rounds = 0 if self._steps.scatters else min(2, parallel.chunks)
-        for _ in range(rounds):  # the last steps of chunks wait for those of other stages, which take longer, too
+        for _ in range(rounds):  # fixed point: the last steps wait for other stages, whose last steps take longer too
             run = self._followed(seconds, message_s, [tail.added_s for tail in tails])
             tails = [self._tail(stage, seconds[stage], run) for stage in range(parallel.pp)]
         run = pipeline(name, job.micro_batches, seconds, message_s, [tail.added_s for tail in tails])
@@ -144,14 +144,14 @@ class _Projecting:
         ]
 
     def _followed(self, seconds: Sequence[Sequence[StepSeconds]], message_s: float, added_s: Added) -> Pipeline:
-        """Return when steps begin at the end of the schedule; without chunks all that matters there is the last one."""
+        """Return when the steps at the end of the schedule begin. Without chunks, only the last step matters."""
         if self._parallel.chunks > 1:
             return followed(self._schedule, seconds, message_s, added_s)
         at_once = tuple((0.0,) * len(steps) for steps in self._schedule)
         return Pipeline((), at_once, at_once)
 
     def _tail(self, stage: int, seconds: Sequence[StepSeconds], run: Pipeline) -> _Tail:
-        """Return how much longer a stage's steps take from its first last pass on, beside reductions."""
+        """Return how much longer the last steps of a stage take because they overlap with reductions."""
         steps, turns, begins = self._schedule[stage], list[Turn](), dict[int, float]()
         weights_alone = any(step.phase == WEIGHTS for step in steps)
         phase, last = WEIGHTS if weights_alone else BACKWARD, max(step.micro_batch for step in steps)
@@ -171,7 +171,7 @@ class _Projecting:
         return _Tail(added, beside.all_s - beside.blocks_s[-1])
 
     def _end(self, stage: int, pipeline_s: float, slowed_s: float, exposed_s: float) -> _End:
-        """Return what follows a stage's last micro-batch: what is left of reductions, and the update."""
+        """Return the end of a stage: its last micro-batch, the rest of the reductions, and the update."""
         blocks = self._stages[stage]
         inner_s = sum(block.reduced_s for block in blocks)
         tied_s = 0.0
@@ -181,7 +181,7 @@ class _Projecting:
         return _End(pipeline_s, slowed_s + exposed_s + tied_s, inner_s, update_s)
 
     def _limited_s(self, seconds: float) -> float:
-        """Return the seconds of a step of so many at the full clock, on the device that draws most."""
+        """Return the seconds of a step within the power limit, for the device that draws most."""
         power, count, limited_s = self._job.device.spec.power, self._job.micro_batches, seconds
         for blocks in self._stages if power else ():
             work = [part.work for block in blocks for part in (self._steps[block].forward, self._steps[block].backward)]
@@ -215,7 +215,7 @@ class _Projecting:
         }
 
     def _kernels(self, end: _End) -> dict[str, float]:
-        """Return the seconds of a step's kernels by their class."""
+        """Return the seconds of a step's kernels, by class."""
         seconds, times = defaultdict[str, float](float), self._job.micro_batches / self._parallel.pp
         places = Counter(map(id, self._job.blocks))
         for block in {id(block): block for block in self._job.blocks}.values():
@@ -237,7 +237,10 @@ class _Projecting:
         return with_fragmentation(lines, self._stack)
 
     def _kept_bytes(self, part: range) -> float:
-        """Return what a chunk keeps of a micro-batch; of what crosses between stages the one that reads it keeps it."""
+        """Return the bytes that a chunk keeps of a micro-batch.
+
+        Data that crosses stages is kept by the one that reads it.
+        """
         blocks, recompute = self._job.blocks, self._parallel.recompute
         inputs = [blocks[at - 1].boundary_bytes if at else 0 for at in part]
         kept = sum(kept_bytes(blocks[at], nbytes, recompute) for at, nbytes in zip(part, inputs, strict=True))
@@ -247,7 +250,7 @@ class _Projecting:
 
     @cached_property
     def _schedule(self) -> Schedule:
-        """The schedule, of no more micro-batches than it takes to have as many in flight as ever."""
+        """The schedule, cut to the number of micro-batches at which the number in flight stops growing."""
         parallel, count = self._parallel, self._job.micro_batches
         name = parallel.schedule.partition(":")[0] if parallel.pp > 1 else "accumulation"
         few = (MOST_IN_FLIGHT * parallel.chunks + 1) * parallel.pp
@@ -265,12 +268,12 @@ class _Projecting:
         )
 
     def _name(self, place: int) -> str:
-        """Return the number of the layer that stands in a place, "-" for none."""
+        """Return the number of the layer at a place; "-" if the block is not a layer."""
         return str(self._layers[place]) if self._job.blocks[place].is_layer else "-"
 
 
 class _End(NamedTuple):
-    """When a stage's micro-batches end, and the seconds of what follows: reductions that are exposed, the update."""
+    """The end of a stage's micro-batches, and the seconds after it: exposed reductions, and the update."""
 
     pipeline_s: float
     exposed_s: float
@@ -279,12 +282,12 @@ class _End(NamedTuple):
 
     @property
     def seconds(self) -> float:
-        """When all is done."""
+        """Seconds until everything is done."""
         return sum(self)
 
 
 class _Tail(NamedTuple):
-    """How much longer a stage's last steps take beside reductions, and the seconds of these behind them."""
+    """How much longer the last steps of a stage take beside reductions, and the seconds of reductions after them."""
 
     added_s: tuple[float, ...] = ()
     exposed_s: float = 0.0

@@ -1,6 +1,7 @@
-"""What one worker of a replica does for one micro-batch: its share of every node, and what it exchanges for it.
+"""The work of one worker of a replica on one micro-batch: its share of every node, and its exchanges.
 
-It is the last one: where an extent does not divide, as of 25 heads over 8 workers, no part is larger than the last.
+It is the last worker: if an extent does not divide evenly, such as 25 heads over 8 workers, no part is larger than the
+last.
 """
 
 from __future__ import annotations
@@ -26,16 +27,15 @@ from topologies.schema import Operation
 Bytes = Mapping[str, int]
 
 PAIRS = "pairs"
-"""Messages between pairs, where no collective does what an exchange does."""
+"""Messages between pairs, for exchanges that are no collective."""
 
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
-    """An exchange that the worker takes part in: a collective among some workers of the replica.
+    """An exchange of the worker: a collective among some workers of the replica.
 
-    `nbytes` is the payload: the whole that is gathered or reduced; of messages between pairs, what it receives.
-    `sent` are
-    the bytes that a worker sends, in the mean over the replica's, by axis.
+    `nbytes` is the payload: the whole that is gathered or reduced; for messages between pairs, what the worker
+    receives. `sent` are the bytes that a worker sends, by axis, averaged over the replica.
     """
 
     kind: Operation | str
@@ -46,13 +46,13 @@ class Transfer:
 
 @dataclass(frozen=True, slots=True)
 class NodeShare:
-    """The worker's share of a node: operations, bytes by tensor, shapes of products, exchanges before and after it.
+    """The worker's share of a node: flop, bytes by tensor, shapes of products, exchanges before and after it.
 
-    `dtype` is what it computes in. `once` are exchanges of sums over all micro-batches. A view moves no elements. All
-    workers together do `repeats` times what a product takes. One `with_weights` has them, or their gradient, among what
-    it reads and writes. Nodes of one `operator` are those that a library computes by one, as a norm with its mean.
-    `function` is what the operator computes, or the one whose gradient it makes. One that `adds_terms` sums gradients
-    that a tensor has from several nodes, which an automatic differentiation does by itself.
+    `dtype` is that of the computation. `once` are the exchanges of sums over all micro-batches. A view moves no
+    elements. All workers together do `repeats` times the work of a product. A product `with_weights` reads or writes
+    weights or their gradient. Nodes with the same `operator` are one operator of a library, such as a norm and its
+    mean. `function` is what the operator computes, or whose gradient it computes. A node that `adds_terms` sums
+    gradients of a tensor from several nodes, which automatic differentiation does by itself.
     """
 
     node: Node
@@ -78,9 +78,9 @@ class NodeShare:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Replica:
-    """A worker's shares of all nodes of one micro-batch's graph, in order, and the bytes it holds of every tensor.
+    """A worker's shares of all nodes of a micro-batch's graph, in order, and the bytes that it holds of each tensor.
 
-    `repeats` are the graph's.
+    `repeats` are the repeated segments of the graph.
     """
 
     plan: Plan
@@ -95,7 +95,7 @@ class Replica:
 
     @property
     def divides_segments_alike(self) -> bool:
-        """True if the segments of each run are divided alike: not where every second product is split by rows."""
+        """True if all segments of each run are divided alike. False if, say, every second product is split by rows."""
         divided: dict[tuple[int, int], Strategy] = {}
         return all(
             divided.setdefault((self.repeats.run_of(segment), position), self.plan.strategies[name])
@@ -104,7 +104,7 @@ class Replica:
         )
 
     def bases(self, *, parts: bool = False) -> Mapping[str, str]:
-        """Return whose memory views are in, by their names; with `parts`, parts too.
+        """Return the tensor whose memory each view uses, by name; with `parts`, also that of parts of tensors.
 
         Elements that are repeated and then laid out have memory of their own.
         """
@@ -118,7 +118,7 @@ class Replica:
 
 
 def replica(plan: Plan) -> Replica:
-    """Look at the last worker of a plan of one replica.
+    """Return the last worker of the plan of one replica.
 
     >>> import planner
     >>> shares = replica(planner.plan(planner.model("mlp-2-16", batch=8), workers=1)).shares
@@ -131,23 +131,23 @@ def replica(plan: Plan) -> Replica:
         for name, tensor in plan.graph.tensors.items()
     }
     loss = plan.graph.metrics.get("loss")
-    work = (w for w in plan.traffic().work if w.phase in EVERY or loss not in w.node.outputs)  # its mean is only shown
+    work = (w for w in plan.traffic().work if w.phase in EVERY or loss not in w.node.outputs)  # loss: only displayed
     return Replica(plan, tuple(map(shares.share, work)), held, repeats_of(plan.graph))
 
 
 def rows_read(node: Node, traits: Traits, reads: Bytes, writes: Bytes, held: Bytes) -> dict[str, int]:
-    """Return what a node reads, of a table that is `held` no more rows than it writes."""
+    """Return the bytes that a node reads. Of a lookup table it reads no more rows than it writes."""
     table = None if traits.table is None else node.inputs[traits.table]
     return {name: min(held[name], sum(writes.values())) if name == table else n for name, n in reads.items()}
 
 
 def same_elements(work: NodeWork) -> bool:
-    """Tell if as many elements are written as are read of a single operand, as by a reshape or a transposition."""
+    """Return whether a node writes as many elements as it reads of its only operand, as reshapes and transposes do."""
     return len(work.input_elements) == 1 and work.input_elements[0] == sum(work.output_elements)
 
 
 class _Shares:
-    """The shares of nodes, those of alike nodes worked out once."""
+    """Computes the shares of nodes. Equal nodes are computed once."""
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
@@ -202,16 +202,16 @@ class _Shares:
         return self._work[key]
 
     def _repeats(self, work: NodeTraffic, share: NodeWork) -> float:
-        """Return how many times all workers together do what a product is, as where each has all of it."""
+        """Return how often all workers together do the work of a product; more than once if they replicate it."""
         if work.signature.category not in PRODUCTS or self._plan.workers == 1:
             return 1.0
         if work.signature not in self._whole:
             self._whole[work.signature] = node_work(work.signature, (), Ways(()), 0).operations
-        whole = self._whole[work.signature]  # none where it computes a maximum or a minimum alone
+        whole = self._whole[work.signature]  # 0 if it only computes a maximum or minimum
         return share.operations * self._plan.workers / whole if whole else 1.0
 
     def _attention(self, node: Node, traits: Traits, share: NodeWork) -> Attention | None:
-        """Return what attention is that stores no matrix; None for another operator."""
+        """Return the shape of attention that stores no matrix; None for other operators."""
         attended = traits.attended
         if attended is None:
             return None
@@ -224,7 +224,7 @@ class _Shares:
         return ITEM_BYTES[self._plan.graph.tensors[name].dtype]
 
     def _fetches(self, work: NodeTraffic) -> Iterator[Transfer]:
-        """Yield what is fetched for a node: once in a phase for all that read the same of a tensor."""
+        """Yield the fetches of a node. Nodes of a phase that read the same of a tensor share one fetch."""
         for read in work.reads:
             if read.exchange is None:
                 continue
@@ -247,6 +247,6 @@ class _Shares:
                     yield Transfer(PAIRS, tuple(range(self._plan.workers)), received, sent)
                 continue
             group = next((group for group in collective.groups if self._worker in group.workers), collective.groups[0])
-            if not (collective.is_half and hop is hops[-1]):  # the halves of an all-reduce are one exchange, sent twice
+            if not (collective.is_half and hop is hops[-1]):  # both halves of an all-reduce are one exchange
                 nbytes = group.elements * item
                 yield Transfer(collective.operation[0], group.workers, nbytes, times(1 + collective.is_half, sent))

@@ -1,4 +1,4 @@
-"""What a projection comes to: seconds by cause, memory, and what each stage takes."""
+"""The result of a prediction: seconds by cause, memory, and the cost of each stage."""
 
 from __future__ import annotations
 
@@ -8,29 +8,30 @@ from dataclasses import dataclass, field
 from simulator.projection.memory import MemoryLine
 
 IDEAL, INEFFICIENCY, RECOMPUTATION = "ideal compute", "kernel inefficiency", "recomputation"
-"""Causes of a step's seconds: its kernels at the best rates that large ones attain, what they take longer, repeated."""
+"""Causes of a step's seconds: kernels at the best attainable rates, what they take beyond that, and repeated work."""
 
 MODEL_PARALLEL, SHARDING = "exposed model parallel communication", "exposed ZeRO/FSDP communication"
-"""Activations exchanged by tensor, context and expert parallel workers; weights gathered, gradients scattered."""
+"""Exchanges of activations by tensor, context and expert parallel workers; gathers of weights, scatters of gradients.
+"""
 
 GRADIENTS, HOST, BUBBLE, UPDATE = "exposed gradient all-reduce", "host overhead", "pipeline bubble", "optimizer"
-"""A bubble includes the messages between stages."""
+"""The bubble includes the messages between stages."""
 
 STRAGGLERS, POWER = "waiting for the slowest device", "lower clock within the power limit"
 INEFFICIENCY_AND_WAITING, COMMUNICATION = "kernel inefficiency and waiting", "exposed communication"
-"""Causes of a step that was simulated message by message."""
+"""Causes of a step that is simulated message by message."""
 
 
 @dataclass(frozen=True, slots=True)
 class Projection:
-    """A step as it is projected: seconds, and the memory of the device that has least to spare.
+    """A predicted step: seconds, and the memory of the device with the least to spare.
 
-    `dtype` is what products are computed in, whose peak it is. `shares` are the seconds of the stage that decides, by
-    cause; they add up to `seconds`. `model_operations` are those of the model's products, each once;
-    `hardware_operations` those of all devices, with what several of them do alike and what is computed again. `stages`
-    are the names of each stage's blocks, first and last, and the seconds of a micro-batch forward and backward.
-    `sent_bytes` are what a device sends in a step, in the mean over devices, by the axes along which it and the
-    receiver differ. `kernels` are a device's seconds by their class, in the mean over stages.
+    `dtype` is that of products, which the peak rate belongs to. `shares` are the seconds of the critical stage, by
+    cause; they sum to `seconds`. `model_operations` counts the flop of the model's products once; `hardware_operations`
+    counts those of all devices, including replicated and repeated work. `stages` has the names of the first and last
+    block of each stage, and the seconds of its forward and backward passes. `sent_bytes` are the bytes that a device
+    sends in a step, averaged over devices, by the axes along which sender and receiver differ. `kernels` are the
+    seconds of a device's kernels by class, averaged over stages.
     """
 
     seconds: float
@@ -50,43 +51,43 @@ class Projection:
 
     @property
     def samples_per_s(self) -> float:
-        """Samples a second, of all devices."""
+        """Samples per second of all devices."""
         return self.samples / self.seconds
 
     @property
     def flop_per_s_per_device(self) -> float:
-        """Operations of the model's products a second, by device."""
+        """Flop of the model's products per second and device."""
         return self.model_operations / self.seconds / self.devices
 
     @property
     def utilisation(self) -> float:
-        """The share of the device's peak that the model's products attain."""
+        """Fraction of the device's peak rate that the model's products attain (MFU)."""
         return self.flop_per_s_per_device / self.peak_flop_per_s
 
     @property
     def needed_bytes(self) -> int:
-        """What the fullest device needs."""
+        """Bytes that the fullest device needs."""
         return sum(line.nbytes for line in self.memory)
 
     @property
     def fits(self) -> bool:
-        """Whether memory holds it."""
+        """True if the memory of the fullest device suffices."""
         return self.needed_bytes <= self.capacity_bytes
 
     @property
     def margin_bytes(self) -> float:
-        """What is left, or lacking."""
+        """Bytes that remain free; negative if the memory does not suffice."""
         return self.capacity_bytes - self.needed_bytes
 
     @property
     def roof_factor(self) -> float:
-        """How many times as long it takes as its kernels at the best rates that large ones attain."""
+        """Ratio of the step to the time of its kernels at the best attainable rates."""
         return self.seconds / self.shares[IDEAL]
 
 
 @dataclass(frozen=True, slots=True)
 class StageLine:
-    """A stage: its first and last block, seconds of a micro-batch, bytes of memory."""
+    """A stage: its first and last block, the seconds of a micro-batch forward and backward, and bytes of memory."""
 
     first: str
     last: str

@@ -1,4 +1,4 @@
-"""Bytes that workers send, by axis."""
+"""Bytes that workers send, by mesh axis."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from planner.layout import axes_name
 from planner.layout.ways import AXES
 
 Sent = Mapping[str, float]
-"""Bytes by axis: by those along which the sender and the receiver differ, as in "dp" or "dp x cp"."""
+"""Bytes by the axes along which sender and receiver differ, such as "dp" or "dp x cp"."""
 
 
 def added(several: Iterable[Sent]) -> Sent:
-    """Add up bytes by axis."""
+    """Return the sum of bytes by axis."""
     total: dict[str, float] = {}
     for sent in several:
         for axes, nbytes in sent.items():
@@ -23,14 +23,14 @@ def added(several: Iterable[Sent]) -> Sent:
 
 
 def times(count: float, sent: Sent) -> Sent:
-    """Return bytes that are sent so many times."""
+    """Return the bytes multiplied by `count`."""
     return {axes: count * nbytes for axes, nbytes in sent.items()}
 
 
 def sent_by_member(degrees: Mapping[str, int], nbytes: float) -> Sent:
-    """Return what a member of a group sends that gathers, or scatters, so many bytes and spans a mesh of these degrees.
+    """Return the bytes that each member of a mesh sends in an all-gather or reduce-scatter of `nbytes`.
 
-    Each sends each other one a part. Reducing all of it everywhere is both, and twice as much.
+    Each member sends one part to each other. An all-reduce is both, with twice the bytes.
 
     >>> sent_by_member({"dp": 2, "cp": 2}, 80)
     {'dp': 20.0, 'cp': 20.0, 'dp x cp': 20.0}

@@ -1,4 +1,4 @@
-"""Software stacks: what frameworks fuse, keep in memory, launch and overlap."""
+"""Software stacks: what a framework fuses, keeps in memory, launches and overlaps."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ Unaligned = Literal["padded", "slower", "on cores"]
 
 
 SOFTMAX_APART: tuple[Function, float] = "softmax", 5.0
-"""A masked softmax of 16 bits by PyTorch: converted to float32, scaled, masked, the softmax, converted back."""
+"""PyTorch's masked softmax in 16 bits: conversion to float32, scaling, masking, softmax, conversion back."""
 
 
 @dataclass(frozen=True, slots=True)
 class Kernels:
-    """Which operators a stack computes by one kernel, and whether dropout stores its masks.
+    """Which operators a stack fuses into one kernel, and whether dropout stores its masks.
 
-    `fusion`: kernels are one for each operator (a norm or a softmax is one), or one for each run of element-wise
-    operators besides, or one for everything between two matrix products. A mask has one byte an element. `passes` are
-    functions that are written as several element-wise ones, and how many times as long they take as one kernel.
-    `products` is the dtype that layers' activations and weights are converted to for being multiplied; None: their
-    own. `attention` is by what kernels it is done that stores no matrix. `selective` recomputation is of attention
-    that stores its matrix, or keeps of a layer's products every second one and what attention makes. A loss works in
-    place of the logits (`loss_in_place`), or converts them to float32. A masked softmax is one kernel where heads
-    times samples are a multiple of `softmaxes`, else one for each of its operators, in float32. What a long sum is of
-    is read again (`rereads`) by what needs the sum. `unaligned` products of 16 bits, whose rows do not begin at
-    multiples of 16 bytes, have their operands padded, or the library's slower kernels, or none on tensor cores.
+    `fusion`: one kernel per operator (a norm or a softmax is one); or also one per run of element-wise operators; or
+    one for everything between two matrix products. A mask has one byte per element. `passes` lists functions that are
+    written as several element-wise ones, and how much longer they take than one kernel. `products` is the dtype to
+    which layers convert activations and weights before multiplying; None for their own. `attention` is the kernel for
+    attention that stores no matrix. `selective` recomputation covers attention that stores its matrix, or keeps every
+    second product of a layer and the result of attention. A loss works in place on the logits (`loss_in_place`) or
+    converts them to float32. A masked softmax is one kernel if heads times samples is a multiple of `softmaxes`,
+    otherwise one per operator in float32. The operands of a long sum are read again (`rereads`) by what needs the sum.
+    `unaligned` products of 16 bits, whose rows do not start at multiples of 16 bytes, have their operands padded, use
+    slower library kernels, or (if "on cores") run without tensor cores.
     """
 
     fusion: Fusion
@@ -49,34 +49,33 @@ class Kernels:
     unaligned: Unaligned = "slower"
 
     def passes_of(self, function: Function | None) -> float:
-        """How many times as long as by one kernel a function takes, or its gradient."""
+        """How many times longer a function, or its gradient, takes than one kernel."""
         return next((times for name, times in self.passes if name == function), 1.0)
 
     def for_softmaxes(self, count: int) -> Kernels:
-        """Return those of so many masked softmaxes, samples times heads, at once."""
+        """Return the kernels for `count` masked softmaxes at once, which is samples times heads."""
         return self if count % self.softmaxes == 0 else replace(self, passes=(*self.passes, SOFTMAX_APART))
 
 
 @dataclass(frozen=True, slots=True)
 class Stack:
-    """What of a step depends on who runs it, not on the device.
+    """The properties of a step that depend on the software, not on the device.
 
-    `host_s` is the host's time to launch a kernel, `host_exchange_s` an exchange, and `host_micro_batch_s` what it
-    does for a micro-batch besides, such as loading it. `gradient_bytes` are those of an element of a weight's
-    gradient as it adds up over micro-batches; None: as computed. `adds_up_beside`: the product that makes it adds it
-    up, else another kernel. `update_bytes` of memory traffic an update takes for an element of a weight's gradient
-    beside the optimizer's. `overlaps_gradients`: they are reduced while the last backward pass goes on, in buckets of
-    no less than `bucket_bytes`; computing and communication beside each other take `slowdown` times as long.
-    `gathers_ahead`: weights of the next layer are gathered
-    while one computes, `gathers_ahead_backward`: in the backward pass, too. `casts_gathered`: weights that are shared
-    out are kept in float32 alone, and cast as they are gathered. `hides_exchanges`: those among tensor and
-    context parallel workers are made in as many pieces as there are of these, each while another is multiplied or
-    attended to. `scatters_messages`: what all tensor parallel workers of a stage have alike they send in shares,
-    gathered again. `even_stages`: stages have as many layers each, where they divide them. `fragmentation` is what
-    the allocator holds, of what is live. Kernels of its libraries take `kernel_times` times as long as a device's
-    figures say, which are of other years' libraries, and exchanges `exchange_times` as long as those of links. The
-    slowest device takes `straggler` times as long as others for its kernels; from device to device their seconds have a
-    standard deviation of `jitter` of their mean.
+    `host_s` is the host's time to launch a kernel, `host_exchange_s` that of an exchange, and `host_micro_batch_s` its
+    other work per micro-batch, such as loading it. `gradient_bytes` is the size of a gradient element while it
+    accumulates over micro-batches; None: as computed. `adds_up_beside`: the product that computes a gradient also
+    accumulates it; otherwise another kernel does. `update_bytes` is the memory traffic of an update per gradient
+    element besides the optimizer's. `overlaps_gradients`: gradients are reduced during the last backward pass, in
+    buckets of at least `bucket_bytes`; computation and communication slow each other down by `slowdown`.
+    `gathers_ahead`: weights of the next layer are gathered while one computes; `gathers_ahead_backward`: also in the
+    backward pass. `casts_gathered`: sharded weights are kept only in float32 and cast while they are gathered.
+    `hides_exchanges`: exchanges among tensor and context parallel workers are made in as many pieces as there are
+    workers, each while another piece is multiplied or attended to. `scatters_messages`: tensor parallel workers of a
+    stage each send a share of what all have, which the next stage gathers. `even_stages`: stages have equal numbers of
+    layers, if these divide. `fragmentation` is the ratio of reserved to live bytes of the allocator. Its libraries'
+    kernels take `kernel_times` times as long as the device's figures say, which come from libraries of other years, and
+    exchanges `exchange_times` times as long. The slowest device takes `straggler` times as long for its kernels; kernel
+    times vary between devices with a relative standard deviation of `jitter`.
     """
 
     kernels: Kernels
@@ -102,11 +101,11 @@ class Stack:
     jitter: float = 0.0
 
     def multiplying_in(self, dtype: str | None) -> Stack:
-        """Return it with layers that multiply in this dtype; None: in their own."""
+        """Return the stack with layers that multiply in `dtype`; None: in their own."""
         return replace(self, kernels=replace(self.kernels, products=dtype))
 
     def slowed(self, kernels: float, exchanges: float, host: float) -> Stack:
-        """Return it where kernels, exchanges and the host take so many times as long."""
+        """Return the stack with kernels, exchanges and the host slower by these factors."""
         return replace(
             self,
             kernel_times=self.kernel_times * kernels,
@@ -117,9 +116,9 @@ class Stack:
         )
 
     def slowest(self, devices: int) -> float:
-        """How many times as long as a device in the mean the one takes that all wait for.
+        """Return the expected ratio of the slowest device to the mean.
 
-        Of many normal variables the largest is expected sqrt(2 ln n) standard deviations above their mean.
+        The largest of n normal variables is expected sqrt(2 ln n) standard deviations above the mean.
 
         >>> Stack(Kernels("all"), 0.0, jitter=0.01).slowest(1024).__round__(3)
         1.037
@@ -128,21 +127,22 @@ class Stack:
 
 
 EAGER = Kernels("operators", passes=(("cross entropy", 2.0), ("root mean square norm", 8.0), ("rotation", 5.0)))
-"""PyTorch, in passes through memory, of which a kernel makes one or two.
+"""PyTorch without compilation, as passes over memory relative to one kernel.
 
-A loss is a log-softmax and what is picked of it, whose gradient is filled with zeros first. What a norm by the root
-mean square takes is converted to float32, squared, averaged, scaled, converted and scaled: 36 bytes an element of 16
-bits for 4. A rotation by position is converted, multiplied and converted: 20 for 4.
+A loss is a log-softmax and a selection, whose gradient is first filled with zeros. A root-mean-square norm converts to
+float32, squares, averages, scales, converts and scales: 36 bytes per element of 16 bits instead of 4. A rotary
+embedding converts, multiplies and converts: 20 instead of 4.
 """
 
 MEGATRON = Kernels("elementwise", passes=(("cross entropy", 3.3),), softmaxes=4)
-"""Megatron-LM's loss, over a vocabulary in parts, has ten passes where one kernel has three.
+"""Megatron-LM's loss, over a vocabulary in parts, makes ten passes where one kernel makes three.
 
-Its kernel of a masked softmax takes four at once (megatron/core/fusions/fused_softmax.py, `is_kernel_available`).
+Its masked softmax kernel processes four at once (megatron/core/fusions/fused_softmax.py, `is_kernel_available`).
 """
 
 SCALED_GRADIENTS = 16.0
-"""Gradients in float32 that are divided by the scale of the loss (8 bytes), whose norm is taken, and set to zero."""
+"""Traffic of float32 gradients that are divided by the loss scale (8 bytes), whose norm is computed, and set to zero.
+"""
 
 _MEGATRON_CORE = Stack(
     replace(MEGATRON, attention="native"), host_s=6e-6, gradient_bytes=4, update_bytes=SCALED_GRADIENTS,
@@ -183,34 +183,33 @@ STACKS: Mapping[str, Stack] = {
         scatters_messages=True,
     ),
 }  # fmt: skip
-"""By name. Slowdown: measured on A100s by Hetu-Galvatron (github.com/PKU-DAIR/Hetu-Galvatron, cea12ff).
+"""Stacks by name. The slowdown was measured on A100s by Hetu-Galvatron (github.com/PKU-DAIR/Hetu-Galvatron, cea12ff).
 
-PyTorch's compiler pads products (torch/_inductor/config.py, `shape_padding`). Until 2022 unaligned ones did without
-tensor cores: so it takes 1.38 times as long to train a GPT with 128 heads of 108 instead of 96 of 144 (BigScience's
-runs on 384 A100s, where the float32 rate makes it 1.35).
-PyTorch's FSDP keeps shares of float32 weights alone (`MixedPrecisionPolicy`: docs.pytorch.org, fully_shard).
-What selective recomputation keeps: of Megatron-LM (Korthikanti et al., 2022), and of torchtitan (its option "op").
-Composer lets FSDP gather a layer's weights after the one before it has computed, backward (`backward_prefetch`, by its
-default BACKWARD_POST: docs.mosaicml.com); of llm-foundry up to version 0.4 attention is the first FlashAttention, the
-loss that of its authors.
-NeMo sets Megatron Core to what it does not do by itself: gradients of 16 bits, tensor parallel exchanges that are
-hidden, Transformer Engine's loss (github.com/NVIDIA-NeMo/Megatron-Bridge,
-src/megatron/bridge/perf_recipes/_common.py).
-Megatron-LM of 2021 adds gradients of 16 bits up in 16 bits and reduces them after the last backward pass, or leaves
+PyTorch's compiler pads products (torch/_inductor/config.py, `shape_padding`). Until 2022 unaligned products did not use
+tensor cores: training a GPT with 128 heads of 108 took 1.38 times as long as with 96 heads of 144 (BigScience's runs on
+384 A100s; the float32 rate gives 1.35).
+PyTorch's FSDP keeps only float32 shards of weights (`MixedPrecisionPolicy`: docs.pytorch.org, fully_shard).
+What selective recomputation keeps follows Megatron-LM (Korthikanti et al., 2022) and torchtitan (its option "op").
+Composer lets FSDP gather a layer's weights in the backward pass only after the layer before has computed
+(`backward_prefetch`, default BACKWARD_POST: docs.mosaicml.com). Up to llm-foundry 0.4, attention is the first
+FlashAttention, and the loss is that of its authors.
+NeMo changes Megatron Core's defaults: gradients of 16 bits, overlapped tensor parallel exchanges, Transformer Engine's
+loss (github.com/NVIDIA-NeMo/Megatron-Bridge, src/megatron/bridge/perf_recipes/_common.py).
+Megatron-LM of 2021 accumulates 16-bit gradients in 16 bits and reduces them after the last backward pass, or leaves
 both to PyTorch's DDP (`megatron-2021-ddp`; github.com/NVIDIA/Megatron-LM, de7dc40f88: `--DDP-impl`,
-megatron/model/distributed.py). How much longer its kernels take is fitted on six runs of GPTs of 175 and 530 billion
-weights on 384 to 2 240 A100s (results/scoreboard, megatron_2021_zero3).
-The host of `megatron-deepspeed` is fitted on a third of vTrain's iterations (results/scoreboard); those of others are
-assumed.
+megatron/model/distributed.py). Its kernel factor is fitted on six runs of GPTs of 175 and 530 billion weights on 384 to
+2 240 A100s (results/scoreboard, megatron_2021_zero3).
+The host times of `megatron-deepspeed` are fitted on a third of vTrain's iterations (results/scoreboard); those of the
+others are assumed.
 """
 
 
 OURS = "ours"
-"""The stack that is none of these: this project's executor, whose program is simulated message by message."""
+"""Stands for this project's executor, whose program is simulated message by message."""
 
 
 def stack_named(name: str) -> Stack:
-    """Return a stack by its name; an InputError for another."""
+    """Return a stack by name. Raises InputError for an unknown name."""
     if name not in STACKS:
         raise InputError(f"stack: expected {', '.join(STACKS)}, found {name!r}{nearest(name, STACKS)}")
     return STACKS[name]

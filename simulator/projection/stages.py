@@ -1,4 +1,4 @@
-"""Stages: which blocks each has, in chunks, and when each has done its steps of a schedule."""
+"""Pipeline stages: which blocks each has, in chunks, and when it finishes the steps of a schedule."""
 
 from __future__ import annotations
 
@@ -14,34 +14,34 @@ from planner.plans.phases import WEIGHTS
 from planner.program.pipeline import SCHEDULES, Schedule, Step
 
 LONG = 4
-"""A schedule is followed for no less than so many micro-batches a stage."""
+"""A schedule is simulated for at least this many micro-batches per stage."""
 
 PHASES = FORWARD, BACKWARD, WEIGHTS
 
 Added = Sequence[Sequence[float]]
-"""Of each stage, how much longer its last steps take, in their order."""
+"""For each stage, how much longer its last steps take, in order."""
 
 TURNS = 2
 STEADY = 1e-12
-"""How far apart, of their size, what turns add may be: rounding."""
+"""Relative difference up to which the added times of rounds count as equal: rounding."""
 
 MOST_IN_FLIGHT = 2
-"""A chunk never has more micro-batches in flight than so many a stage, whatever their number, but under `gpipe`."""
+"""Except under `gpipe`, a chunk has at most this many micro-batches per stage in flight."""
 
 MOST = 64
 
 
 @lru_cache(MOST)
 def schedule_of(name: str, stages: int, micro_batches: int, chunks: int) -> Schedule:
-    """Return a schedule by its name; a PlanError where it cannot be."""
+    """Return a schedule by name. Raises PlanError if it is impossible."""
     return SCHEDULES[name](stages, micro_batches, chunks)
 
 
 @dataclass(frozen=True, slots=True)
 class StepSeconds:
-    """Seconds of one micro-batch in a chunk of a stage: forward, backward, of which gradients of weights.
+    """Seconds of one micro-batch in one chunk of a stage: forward; backward; the part of it for gradients of weights.
 
-    Both passes take `queued_s` without exchanges beside them.
+    Both passes together take `queued_s` if no exchanges overlap with them.
     """
 
     forward_s: float
@@ -52,14 +52,14 @@ class StepSeconds:
     def of_phases(self, has_weights: bool) -> tuple[float, float, float]:
         """Return the seconds of each of `PHASES`.
 
-        Where gradients of weights have a phase of their own, the backward one is without.
+        If gradients of weights are a phase of their own, the backward phase excludes them.
         """
         return self.forward_s, self.backward_s - (self.weights_s if has_weights else 0.0), self.weights_s
 
 
 @dataclass(frozen=True, slots=True)
 class Pipeline:
-    """When each stage ends its last step; of those that were followed, when each could begin and when it began."""
+    """When each stage ends its last step; for simulated steps also when each could begin and began, in seconds."""
 
     ends_s: tuple[float, ...]
     ready_s: tuple[tuple[float, ...], ...] = ()
@@ -67,15 +67,15 @@ class Pipeline:
 
     @property
     def seconds(self) -> float:
-        """Seconds until all have ended."""
+        """Seconds until all stages have ended."""
         return max(self.ends_s)
 
 
 def cut(costs: Sequence[float], layers: Sequence[bool], parts: int) -> list[range]:
-    """Return a run of blocks for each part: as many layers each where parts divide them, else the slowest is fastest.
+    """Divide blocks into `parts` consecutive ranges: equal numbers of layers if possible, else the least maximal cost.
 
-    `costs` are seconds of blocks; `layers` says which are layers that repeat. What stands before the first layer goes
-    with it, what follows the last with that. Raises PlanError where there are too few blocks.
+    `costs` are seconds of blocks; `layers` says which are repeated layers. Blocks before the first layer go with it,
+    those after the last with that. Raises PlanError if there are too few blocks.
 
     >>> cut([1, 2, 2, 2, 2, 3], [False, True, True, True, True, False], 2)
     [range(0, 3), range(3, 6)]
@@ -92,14 +92,14 @@ def cut(costs: Sequence[float], layers: Sequence[bool], parts: int) -> list[rang
 
 
 def _balanced(costs: Sequence[float], parts: int) -> list[int]:
-    """Return where parts begin so that the one that costs most costs least, by bisection of that cost."""
+    """Return where parts begin so that the largest cost is least, by bisection on that cost."""
     sums = [0.0, *accumulate(costs)]
     low, high = max(*costs, sums[-1] / parts), sums[-1] / parts + max(costs)
     while high - low > EQUAL * high:
         middle = (low + high) / 2
         low, high = (low, middle) if len(_filled(sums, middle)) <= parts else (middle, high)
     begins = _filled(sums, high * (1 + EQUAL))
-    while len(begins) < parts:  # a part of several blocks gives one away, which makes none dearer
+    while len(begins) < parts:  # splitting a part makes none more expensive
         ends = (*begins[1:], len(costs))
         widest = max(range(len(begins)), key=lambda part: ends[part] - begins[part])
         begins.insert(widest + 1, ends[widest] - 1)
@@ -107,11 +107,11 @@ def _balanced(costs: Sequence[float], parts: int) -> list[int]:
 
 
 EQUAL = 1e-9
-"""How far apart, of their size, costs of parts may be that count as equal."""
+"""Relative difference up to which costs of parts count as equal."""
 
 
 def _filled(sums: Sequence[float], most: float) -> list[int]:
-    """Return where parts begin of which each has as many as cost no more than `most`, given what all before cost."""
+    """Return where parts begin if each is filled up to a cost of `most`, given the cumulative costs."""
     begins = [0]
     while (end := max(begins[-1] + 1, bisect_right(sums, sums[begins[-1]] + most) - 1)) < len(sums) - 1:
         begins.append(end)
@@ -121,10 +121,10 @@ def _filled(sums: Sequence[float], most: float) -> list[int]:
 def pipeline(
     name: str, micro_batches: int, seconds: Sequence[Sequence[StepSeconds]], message_s: float, added_s: Added = ()
 ) -> Pipeline:
-    """Return when stages end, given the seconds of their chunks: [stage][chunk], and those of a message between them.
+    """Return when stages end, given the seconds of their chunks, [stage][chunk], and of a message between stages.
 
-    A long schedule is followed until as many micro-batches as there are stages always add the same to every stage, no
-    less than the slowest takes for them; all that is left out adds that, too.
+    A long schedule is simulated until each further round (as many micro-batches as stages) adds the same time to every
+    stage, at least that of the slowest stage. All remaining rounds add that time too.
     """
     stages, chunks = len(seconds), len(seconds[0])
     if chunks > 1 and micro_batches % stages:
@@ -145,16 +145,16 @@ def pipeline(
 
 
 def _is_steady(added: Sequence[float], least: float) -> bool:
-    """Tell if all that turns of a schedule add to stages is alike, and no less than it must be."""
+    """Return whether rounds add equal time to all stages, and at least the minimum."""
     return max(added) - min(added) <= STEADY * max(added) and min(added) >= least * (1 - STEADY)
 
 
 def followed(
     schedule: Schedule, seconds: Sequence[Sequence[StepSeconds]], message_s: float, added_s: Added = ()
 ) -> Pipeline:
-    """Follow every step: it starts when its stage is free and what it needs has come.
+    """Simulate every step: it starts when its stage is free and its input has arrived.
 
-    Each stage's last steps take so much longer (`added_s`).
+    `added_s` extends the last steps of each stage.
     """
     has_weights = any(step.phase == WEIGHTS for step in schedule[0])
     lasting = [[chunk.of_phases(has_weights) for chunk in stage] for stage in seconds]
@@ -173,10 +173,10 @@ def followed(
 
 @lru_cache(MOST)
 def dependencies(schedule: Schedule) -> tuple[tuple[int, int, int, int, bool], ...]:
-    """Return the steps of all stages in an order in which they can run.
+    """Return the steps of all stages in an executable order.
 
-    Of each: its stage, chunk, number of its phase, the place, from 1, of the step whose result it needs (0: none), and
-    whether that is another stage's.
+    For each: its stage, its chunk, the index of its phase, the position (from 1) of the step whose result it needs (0:
+    none), and whether that step belongs to another stage.
     """
     stages, last_chunk = len(schedule), max(step.chunk for step in schedule[0])
     place: dict[tuple[int, str, int, int], int] = {}
@@ -214,7 +214,7 @@ def _needed(stage: int, step: Step, stages: int, last_chunk: int) -> tuple[int, 
 
 
 def most_kept(schedule: Schedule, stage: int, kept: Sequence[float]) -> float:
-    """Return the most bytes that a stage keeps at a time, of which every chunk's forward pass keeps some."""
+    """Return the peak bytes that a stage keeps, given the bytes that a forward pass of each chunk keeps."""
     ends = WEIGHTS if any(step.phase == WEIGHTS for step in schedule[stage]) else BACKWARD
     held = most = 0.0
     change: Mapping[str, int] = {FORWARD: 1, ends: -1}

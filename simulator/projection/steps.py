@@ -1,4 +1,4 @@
-"""Steps: what a micro-batch takes the blocks of a stage, and what follows the last one, block by block."""
+"""The cost of a micro-batch in the blocks of a stage, and of what follows the last one, block by block."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from topologies.schema import Operation
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A network's blocks, how they are spread over a cluster, and who runs them, on a device `slowed` so many times.
+    """A network's blocks, how they are spread over a cluster, and the stack, on a device slowed down by `slowed`.
 
-    Blocks may stand in several places.
+    A block may occur at several places.
     """
 
     blocks: tuple[Block, ...]
@@ -41,7 +41,7 @@ class Job:
     slowed: float = 1.0
 
     def on_slower(self, factor: float) -> Job:
-        """Return it on a device whose kernels take so many times as long."""
+        """Return the job on a device whose kernels take `factor` times as long."""
         if factor == 1:
             return self
         slow = {id(block): block.slowed(factor) for block in self.blocks}
@@ -49,7 +49,7 @@ class Job:
 
 
 class Priced(NamedTuple):
-    """What a block takes: for a micro-batch forward, again, and backward with that; its exchanges, its update."""
+    """The cost of a block: forward, recomputation, and backward with it, per micro-batch; its exchanges; its update."""
 
     forward: Part
     again: Part
@@ -61,7 +61,7 @@ class Priced(NamedTuple):
 
 
 class Turn(NamedTuple):
-    """What a stage computes at a stretch at the end of a step, and the block whose gradients that completes, if any."""
+    """What a stage computes in one go at the end of a step, and the block whose gradients it completes, if any."""
 
     queue: Queued
     block: Block | None = None
@@ -74,14 +74,14 @@ class Steps:
         self._job, self._parallel, self._stack = job, job.parallel, job.stack
         at_once = job.micro_batches == 1 and job.stack.overlaps_gradients
         self.gathers = job.parallel.zero >= WEIGHTS
-        """Whether weights are gathered for every step."""
+        """True if weights are gathered for every step."""
         self.scatters = job.parallel.zero >= (WEIGHTS if at_once else GRADIENTS)
-        """Whether gradients are scattered with every step: workers that keep a share of them have no room for all."""
+        """True if gradients are scattered in every step: workers that keep a shard have no room for all."""
         self._queues: dict[int, Queued] = {}
         self._priced = {id(block): self._of(block) for block in {id(block): block for block in job.blocks}.values()}
 
     def __getitem__(self, block: Block) -> Priced:
-        """Return what one of the job's blocks takes."""
+        """Return the cost of one of the job's blocks."""
         return self._priced[id(block)]
 
     def _of(self, block: Block) -> Priced:
@@ -99,13 +99,13 @@ class Steps:
         )
 
     def _again(self, block: Block) -> Part:
-        """Return what of a block's forward pass is done again."""
+        """Return the part of a block's forward pass that is recomputed."""
         if self._parallel.recompute == "full" and block.is_layer:
             return block.forward
         return block.selected if self._parallel.recompute == "selective" and block.is_layer else Part()
 
     def _added_up(self, block: Block) -> Part:
-        """Return what adding up a block's gradients over micro-batches takes, in the mean over them."""
+        """Return the cost of accumulating a block's gradients over micro-batches, averaged over them."""
         stack, count = self._stack, self._job.micro_batches
         if not block.parameters or self.gathers or (stack.gradient_bytes is None and count == 1):
             return Part()
@@ -116,7 +116,7 @@ class Steps:
         return Part((Work(seconds, 0.0, 0 if stack.adds_up_beside else round(block.weight_tensors * times)),))
 
     def _unpacked(self, block: Block, *, reduces: bool) -> Part:
-        """Return the copies of a block's weights out of the buffer of a gather, and of gradients into a reduction's."""
+        """Return the copies of a block's weights out of a gather's buffer, and of gradients into a reduction's."""
         if not self.gathers or not block.parameters:
             return Part()
         nbytes = 2 * block.weight_bytes
@@ -129,7 +129,7 @@ class Steps:
         return self._job.slowed * nbytes / (spec.memory_bandwidth_bytes_per_s * spec.efficiency.elementwise)
 
     def of_chunk(self, chunk: Sequence[Block]) -> StepSeconds:
-        """Return the seconds of a chunk's blocks, in their order, for a micro-batch that it begins when all is idle."""
+        """Return the seconds of a chunk's blocks for a micro-batch that starts on an idle device."""
         begun = Queue(self._stack.host_micro_batch_s / self._parallel.chunks)
         weights_s = sum(self[block].weights_s for block in chunk)
         forward, backward = self._forward(chunk), self._backward(chunk)
@@ -146,13 +146,13 @@ class Steps:
         return [self._queued(self[block].backward) for block in chunk[::-1]]
 
     def _queued(self, part: Part) -> Queued:
-        """Return what one of the parts takes, worked out once."""
+        """Return the queue of a part, computed once."""
         if id(part) not in self._queues:
             self._queues[id(part)] = part.queued(self._stack)
         return self._queues[id(part)]
 
     def _gathering(self, forward: Sequence[Queued], chunk: Sequence[Block], begun: Queue) -> float:
-        """Return when blocks are computed whose weights are gathered while the block before is, or in turn."""
+        """Return the end of a forward pass whose weights are gathered one block ahead, or in turn."""
         gathered = [self[block].gathered_s for block in chunk]
         if not self._stack.gathers_ahead:
             return begun.then(_all(forward)).end_s + sum(gathered)
@@ -161,7 +161,10 @@ class Steps:
         return beside(blocks, exchanges, self._stack.slowdown, begun).all_s
 
     def _scattering(self, backward: Sequence[Queued], chunk: Sequence[Block]) -> float:
-        """Return when gradients are scattered, each block's while the next is computed, whose weights are gathered."""
+        """Return the end of a backward pass in which a block's gradients are scattered while the next one computes.
+
+        The weights of the next block are gathered at the same time.
+        """
         gathered = [self[block].gathered_s for block in chunk[::-1]]
         scattered = [self[block].scattered_s for block in chunk[::-1]]
         if not self._stack.gathers_ahead:
@@ -176,34 +179,34 @@ class Steps:
         return beside(blocks, exchanges, self._stack.slowdown, Queue()).all_s
 
     def whole(self, blocks: Sequence[Block]) -> Queue:
-        """Return what all micro-batches take the one stage that there is, but the last one's backward pass."""
+        """Return the cost of all micro-batches in the only stage, except for the last backward pass."""
         forward = Queue(self._stack.host_micro_batch_s).then(_all(self._forward(blocks)))
         return forward.then(self.backward(blocks)).times(self._job.micro_batches - 1).then(forward)
 
     def backward(self, blocks: Sequence[Block]) -> Queue:
-        """Return what a micro-batch's backward pass takes blocks, with nothing beside it."""
+        """Return the cost of a micro-batch's backward pass without overlapping exchanges."""
         return _all(self._backward(blocks))
 
     def last_pass(self, chunk: Sequence[Block], *, weights_alone: bool) -> list[Turn]:
-        """Return a chunk's last backward pass; where gradients of weights have a phase of their own, that."""
+        """Return a chunk's last backward pass; only the gradients of weights if these are a phase of their own."""
         if not weights_alone:
             return [Turn(self._queued(self[block].backward), block) for block in chunk[::-1]]
         return [Turn(lasting(self[block].weights_s), block) for block in chunk[::-1]]
 
     def reducing(self, turns: Sequence[Turn], begun: Queue, begins: Mapping[int, float]) -> Ends:
-        """Return when turns end that go on after `begun`, and the reductions of gradients beside them.
+        """Return when turns that follow `begun`, and the overlapping reductions of gradients, end.
 
-        The device and its host wait for those that `begins` has.
+        The device and its host wait until the times in `begins`.
         """
         blocks = [Computed(turn.queue, begins_s=begins.get(number)) for number, turn in enumerate(turns)]
         return beside(blocks, self._reductions(turns), self._stack.slowdown, begun)
 
     def message_s(self, nbytes: int) -> float:
-        """Return the seconds of what crosses between two stages."""
+        """Return the seconds of a message between two stages."""
         return self.message(nbytes)[0]
 
     def message(self, nbytes: int) -> tuple[float, Sent]:
-        """Return the seconds of what crosses between two stages, and the bytes that a worker sends for it."""
+        """Return the seconds of a message between two stages, and the bytes that a worker sends for it."""
         parallel, network = self._parallel, self._job.network
         whole: tuple[float, Sent] = network.stages_s(nbytes), {STAGES: nbytes}
         if not self._stack.scatters_messages or parallel.sp or parallel.tp == 1 or not nbytes:
@@ -217,15 +220,18 @@ class Steps:
     # --- the end of a step
 
     def _replicas_s(self, kind: Operation, blocks: Sequence[Block], nbytes: Callable[[Block], float]) -> float:
-        """Return the seconds of a collective among all that hold the same weights: those of experts, and all others."""
+        """Return the seconds of a collective among all workers with the same weights.
+
+        Experts have groups of their own.
+        """
         whole, of_experts = sum(map(nbytes, blocks)), sum(nbytes(block) * block.expert_share for block in blocks)
         network = self._job.network
         return network.replicas_s(kind, whole - of_experts) + network.replicas_s(kind, of_experts, of_experts=True)
 
     def sent(self, crossing: Sequence[int]) -> Sent:
-        """Return the bytes that a device sends in a step, in the mean over devices.
+        """Return the bytes that a device sends in a step, by axis, averaged over devices.
 
-        `crossing` are those of what a worker sends forward over each border between stages; as many come back.
+        `crossing` are the bytes that a worker sends forward over each border between stages. The same number return.
         """
         job = self._job
         each = {id(block): self._sent(block) for block in {id(block): block for block in job.blocks}.values()}
@@ -234,7 +240,7 @@ class Steps:
         return times(1 / self._parallel.pp, added(every))
 
     def _sent(self, block: Block) -> Sent:
-        """Return the bytes that a worker of its stage sends for a block in a step."""
+        """Return the bytes that a worker of a block's stage sends for it in a step."""
         count, zero, grid = self._job.micro_batches, self._parallel.zero, self._job.network.grid
         passes = times(count, added((self[block].forward.sent, self[block].backward.sent)))
         reduced = self._reduced_bytes(block) * (count if self.scatters else 1 if zero >= OPTIMIZER else 2)
@@ -247,14 +253,14 @@ class Steps:
         return gradient_bytes(block, self._stack)
 
     def _update_s(self, block: Block) -> float:
-        """Return the seconds of updating what a worker updates of a block's weights."""
+        """Return the seconds in which a worker updates its part of a block's weights."""
         seconds = block.once.seconds + self._streamed_s(self._stack.update_bytes * block.parameters)
         return seconds * (unshared(block, self._parallel) if self._parallel.zero >= OPTIMIZER else 1.0)
 
     def _reductions(self, turns: Sequence[Turn]) -> list[Exchange]:
-        """Return the reductions over replicas of what turns make, in buckets of neighbours.
+        """Return the reductions of gradients over replicas, in buckets of neighbouring blocks.
 
-        None where they are scattered with every micro-batch; all behind the last turn where nothing overlaps.
+        There are none if gradients are scattered with every micro-batch. Without overlap they all follow the last turn.
         """
         if self.scatters:
             return []
@@ -271,16 +277,16 @@ class Steps:
         return reductions
 
     def least_exposed_s(self, blocks: Sequence[Block]) -> tuple[float, float]:
-        """Return the seconds of the last reduction of a stage's blocks, which nothing hides, and what others add.
+        """Return the seconds of the last reduction of a stage, which nothing hides, and the slowdown by the others.
 
-        These slow down what hides them.
+        The hidden reductions slow down the computation that hides them.
         """
         turns = [Turn(lasting(0.0), block) for block in blocks[::-1]]
         *covered, last = self._reductions(turns) or [Exchange(0.0)]
         return last.seconds, (self._stack.slowdown - 1) * sum(exchange.seconds for exchange in covered)
 
     def parameters_s(self, blocks: Sequence[Block]) -> float:
-        """Return the seconds of gathering what each replica has updated of the weights."""
+        """Return the seconds of gathering the weights that each replica has updated."""
         if not OPTIMIZER <= self._parallel.zero <= GRADIENTS:
             return 0.0
         return self._replicas_s("all-gather", blocks, _weight_bytes)
@@ -291,10 +297,10 @@ def _weight_bytes(block: Block) -> float:
 
 
 def lasting(seconds: float) -> Queued:
-    """Return what takes a device so long, whatever its host does."""
+    """Return a queue that takes the device `seconds` and its host nothing."""
     return Queued.of([Queue(0.0, seconds, seconds)])
 
 
 def _all(parts: Iterable[Queued]) -> Queue:
-    """Return all in turn."""
+    """Return all queues in sequence."""
     return reduce(Queue.then, (part.whole for part in parts), Queue())

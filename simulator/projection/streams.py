@@ -1,4 +1,4 @@
-"""Two streams of a device: blocks that are computed in turn, and exchanges in turn beside them."""
+"""The two streams of a device: blocks that compute in turn, and exchanges in turn beside them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ WHENEVER = -1
 
 
 class Exchange(NamedTuple):
-    """An exchange of so many seconds, asked for as the `behind`-th block begins, or as it ends; -1: at once."""
+    """An exchange, requested when block number `behind` begins, or ends; -1: at once."""
 
     seconds: float
     behind: int = WHENEVER
@@ -19,9 +19,9 @@ class Exchange(NamedTuple):
 
 
 class Computed(NamedTuple):
-    """A block that begins once the exchange that it `needs` has ended, if any; with `begins_s`, no sooner than that.
+    """A block that begins when the exchange that it `needs` has ended, if any, and not before `begins_s`.
 
-    Its host, too, waits until then.
+    Its host also waits until then.
     """
 
     queued: Queued
@@ -30,14 +30,14 @@ class Computed(NamedTuple):
 
 
 class Ends(NamedTuple):
-    """When every block has been computed, and when all is done."""
+    """When each block has been computed, and when everything is done, in seconds."""
 
     blocks_s: tuple[float, ...]
     all_s: float
 
 
 def beside(blocks: Sequence[Computed], exchanges: Sequence[Exchange], slowdown: float, begun: Queue) -> Ends:
-    """Return when each stream ends that goes on after `begun`; both at work, each takes `slowdown` times as long.
+    """Return when both streams end after `begun`. While both are busy, each takes `slowdown` times as long.
 
     >>> blocks = [Computed(Queued.of([Queue(0, 4, 4)]))] * 2
     >>> beside(blocks, [Exchange(3, 0), Exchange(3, 1)], 1.0, Queue())
@@ -50,7 +50,7 @@ def beside(blocks: Sequence[Computed], exchanges: Sequence[Exchange], slowdown: 
 
 
 class _Streams:
-    """The state of both: seconds left of what each is at, None where it waits."""
+    """The state of both streams: the remaining seconds of what each is doing, None if it waits."""
 
     def __init__(
         self, blocks: Sequence[Computed], exchanges: Sequence[Exchange], slowdown: float, begun: Queue
@@ -65,7 +65,7 @@ class _Streams:
         self._begun = self._asked = self._arrived = 0
 
     def begin(self) -> bool:
-        """Begin what can begin; return whether anything goes on."""
+        """Begin what can begin; return whether either stream is busy."""
         at = self._begun
         if self._computing is None and at < len(self._blocks) and self._arrived > self._blocks[at].needs:
             begins_s = self._blocks[at].begins_s
@@ -81,12 +81,12 @@ class _Streams:
         return self._computing is not None or self._exchanging is not None
 
     def _items_of(self, block: Queued) -> list[Queue]:
-        """Return a block as one item, or kernel by kernel where it may wait for its host beside an exchange."""
+        """Return a block as one item, or as its kernels if it may wait for its host beside an exchange."""
         waits = self._launched_s + block.whole.end_s > self.now_s + block.whole.device_s
         return [*block.items[::-1]] if waits and self._arrived < len(self._exchanges) else [block.whole]
 
     def _next(self) -> None:
-        """Begin the next item of a block, or end it."""
+        """Begin the next item of a block, or end the block."""
         if not self._items:
             self._computing = None
             self.ends_s.append(self.now_s)
@@ -96,7 +96,7 @@ class _Streams:
         self._launched_s += item.host_s
 
     def go_on(self) -> None:
-        """Go on until a stream has done what it is at, or the host has launched what a device waits for."""
+        """Advance until a stream finishes its item, or the host has launched what the device waits for."""
         idle_s = 0.0 if self._computing is None else max(0.0, self._idle_until_s - self.now_s)
         idle_s = idle_s if idle_s > ROUNDING * self.now_s else 0.0
         computing = None if idle_s else self._computing
@@ -118,6 +118,6 @@ ROUNDING = 1e-12
 
 
 def _left(seconds: float, done_s: float) -> float:
-    """Return what is left, none where it is rounding."""
+    """Return the remaining seconds, 0 if they are a rounding error."""
     left = seconds - done_s
     return left if left > ROUNDING * seconds else 0.0

@@ -1,4 +1,4 @@
-"""What a worker holds of weights and states of the optimizer throughout."""
+"""The weights and optimizer states that a worker holds throughout."""
 
 from __future__ import annotations
 
@@ -11,11 +11,14 @@ from planner.layout import Shard
 from simulator.projection.replica import Replica
 
 EXPERTS = "ep"
-"""The axis of workers who share out experts."""
+"""The axis of workers that shard experts."""
 
 
 class Lasting(NamedTuple):
-    """Of weights: elements, those of experts, tensors, bytes as computed with, of masters; bytes of states."""
+    """Of weights: elements, those of experts, tensors, bytes as computed with, and bytes of masters.
+
+    Bytes of states.
+    """
 
     parameters: int = 0
     expert_parameters: int = 0
@@ -25,14 +28,14 @@ class Lasting(NamedTuple):
     state_bytes: int = 0
 
     def plus(self, other: Lasting) -> Lasting:
-        """Add up."""
+        """Return the sum."""
         return Lasting(*map(sum, zip(self, other, strict=True)))
 
 
 def lasting_of(replica: Replica) -> Mapping[str, Lasting]:
-    """Return what is held for every weight and state that a node reads, by its name, in the order of reading.
+    """Return the memory of each weight and state that nodes read, by name, in the order of reading.
 
-    A weight that only its copies in another dtype stand for, forward and backward, is a master.
+    A weight is a master if forward and backward passes only read its copies in another dtype.
     """
     tensors, held, copies, plan = replica.graph.tensors, replica.held, Counter[str](), replica.plan
     for weight, nbytes in copies_of_weights(replica).values():
@@ -58,7 +61,7 @@ def lasting_of(replica: Replica) -> Mapping[str, Lasting]:
 
 
 def copies_of_weights(replica: Replica) -> Mapping[str, tuple[str, int]]:
-    """Return what is made once of a weight in another dtype: whose copy it is, and its bytes."""
+    """Return the copies of weights in another dtype, made once per iteration: the weight, and the copy's bytes."""
     tensors, bases = replica.graph.tensors, replica.bases()
     copies: dict[str, tuple[str, int]] = {}
     for share in replica.shares:

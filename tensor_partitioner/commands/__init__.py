@@ -1,1 +1,1 @@
-"""Every command: the one layer that may import all others."""
+"""The commands. This is the only layer that may import all others."""

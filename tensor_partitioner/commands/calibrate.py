@@ -58,7 +58,8 @@ PROBES: Probes = (
     ("rnn-1-320", {"batch": 48}),
     ("transformer-2-384", {"batch": 4, "sequence": 96, "vocabulary": 6000}),
 )
-"""Models of the zoo whose tasks stand for all others: of every kind, at sizes apart from each other."""
+"""Models of the zoo that are measured besides the user's plans. They cover all kinds of operators at a range of sizes.
+"""
 
 LANGUAGE: dict[str, Any] = {"layers": 1, "batch": 8, "optimizer": "adamw"}
 GPU_PROBES: Probes = (
@@ -69,10 +70,10 @@ GPU_PROBES: Probes = (
     ("wresnet-50-1", {"batch": 32}),
     ("mlp-3-4096", {"batch": 1024}),
 )
-"""The same of a GPU: kernels that keep it busy, in 16 and 32 bits."""
+"""The same for a GPU: kernels that are large enough to keep it busy, in 16 and 32 bits."""
 
 TORCH = "torch"
-BACKEND = "auto: cupy where a GPU is; torch: as auto, with PyTorch's kernels."
+BACKEND = "Array library. auto: cupy if there is a GPU; torch: as auto, with PyTorch's kernels."
 
 EXAMPLES = ("mpirun -n 8 calibrate plan.json -o here.yaml", "simulate plan.json --topo here.yaml")
 
@@ -82,22 +83,22 @@ EXAMPLES = ("mpirun -n 8 calibrate plan.json -o here.yaml", "simulate plan.json 
 @click.option("-o", "output", type=WRITTEN, required=True, metavar="FILE", help="Write the machine's topology file.")
 @click.option("--backend", type=click.Choice([*BACKENDS, TORCH]), default="auto", help=BACKEND)
 @rank_options
-@click.option("--seconds", type=Finite(0), default=DEFAULT_SECONDS, help="Begin nothing new after so long.")
-@click.option("--only-plans", is_flag=True, help="Measure no other kernels than those of the plans.")
+@click.option("--seconds", type=Finite(0), default=DEFAULT_SECONDS, help="Start no new measurement after this time.")
+@click.option("--only-plans", is_flag=True, help="Measure only the kernels of PLANS.")
 @operators_option
 @click.pass_obj
 def calibrate(ranks: Cluster, /, plans: tuple[Path, ...], **options: Any) -> int:
-    """Measure this machine with the ranks that it will run with: mpirun -n 8 calibrate plan.json -o here.yaml.
+    """Measure this machine with the ranks that will run on it: mpirun -n 8 calibrate plan.json -o here.yaml.
 
-    Kernels by operator and size, and the kernels of PLANS too; what transfers take, memory, messages, how ranks share
-    cores. The file is a machine like any other: simulate plan.json --topo here.yaml.
+    Measures kernels by operator and size, the kernels of PLANS, transfers, messages, memory, and how ranks share cores.
+    The output is a topology file for every command: simulate plan.json --topo here.yaml.
     """
     ranks = agree(ranks, lambda: with_kernels(ranks, _kernels(options)))
     return Calibration(ranks, plans, options).run()
 
 
 def _kernels(options: Mapping[str, Any]) -> str | None:
-    """Return whose kernels are measured; a UsageError where two options differ."""
+    """Return whose kernels to measure. Raises UsageError if --backend and --kernels contradict each other."""
     asked: str | None = options["kernels"]
     if options["backend"] != TORCH:
         return asked
@@ -108,14 +109,14 @@ def _kernels(options: Mapping[str, Any]) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """One run of the command on one rank."""
+    """One run of `calibrate` on one rank."""
 
     ranks: Cluster
     paths: tuple[Path, ...]
     options: dict[str, Any]
 
     def run(self) -> int:
-        """Measure everything, then write the file (collective)."""
+        """Measure everything and write the topology file (collective). Returns the exit status."""
         xp = agree(self.ranks, self._array_module)
         require_alike(self.ranks, {"array module": xp.__name__})
         plans = self.ranks.broadcast(agree(self.ranks, lambda: self._plans(GPU_PROBES if xp is not np else PROBES)))
@@ -127,7 +128,7 @@ class Calibration:
         return agree(self.ranks, lambda: self._tell(bench, file, measured) if on_first else 0)
 
     def _array_module(self) -> ModuleType:
-        """Choose this rank's array module and device."""
+        """Select the array module and the device of this rank."""
         asked = self.options["backend"]
         xp = array_module("auto" if asked == TORCH else asked)
         allow_tf32(xp, self.options["tf32"])
@@ -140,7 +141,7 @@ class Calibration:
         return host_machine(self._record(bench), hardware, measured), measured
 
     def _on_devices(self, bench: Bench, plans: Sequence[Plan]) -> tuple[TopologyFile, Timed]:
-        """Measure the device, then the plans that were given, and probes while there is time."""
+        """Measure the GPU, then the user's plans, then probes until the time is over."""
         until, limit_s = time.perf_counter() + self.options["seconds"], self.options["seconds"] / (1 + len(plans))
         figures = device_figures(bench)
         products, fastest = timed_products(bench, limit_s)
@@ -176,7 +177,7 @@ class Calibration:
         return Record(job, hardware(bench.xp, self.ranks), now)
 
     def _plans(self, probes: Probes) -> list[Plan] | None:
-        """Read plans and make the probes (rank 0)."""
+        """Read the user's plans and plan the probes. Only rank 0 returns them; the others return None."""
         check_written((self.options["output"],), self.paths)
         if self.options["only_plans"] and not self.paths:
             raise InputError("--only-plans: expected a plan, found none")
@@ -194,7 +195,7 @@ class Calibration:
         ] + plans
 
     def _tell(self, bench: Bench, file: TopologyFile, measured: Timed) -> int:
-        """Write the file; say what it is, and whether the machine was too noisy."""
+        """Write the topology file and print a summary, with a warning if the measurements vary too much."""
         output = self.options["output"]
         write_file(output, blocks_of(file))
         threads = "" if bench.is_device else f" of {bench.threads} threads"
@@ -204,9 +205,9 @@ class Calibration:
         )
         if measured.rounds < FEWEST_ROUNDS or measured.spread > STABLE:
             print(
-                f"warning: this machine is too noisy for the time: after {measured.rounds} rounds (of at least "
-                f"{FEWEST_ROUNDS}) measurements are {percent(measured.spread)} apart, expected {percent(STABLE)}; let "
-                "it rest, or allow more --seconds",
+                f"warning: the measurements are too noisy: after {measured.rounds} rounds (expected at least "
+                f"{FEWEST_ROUNDS}) they differ by {percent(measured.spread)}, expected {percent(STABLE)}; stop other "
+                "programs or allow more --seconds",
                 file=sys.stderr,
                 flush=True,
             )

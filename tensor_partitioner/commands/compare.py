@@ -30,8 +30,8 @@ EXAMPLES = (
 )
 
 PROFILE_HELP = (
-    "Lay a profile beside one prediction, the largest difference first: a trace of PyTorch's profiler "
-    "(.json, .json.gz) or Nsight Systems' export (.sqlite). Of several, as of ranks, the mean."
+    "Compare one prediction with a profile, largest difference first: a trace of PyTorch's profiler "
+    "(.json, .json.gz) or an Nsight Systems export (.sqlite). Repeatable: several ranks are averaged."
 )
 
 
@@ -39,15 +39,15 @@ PROFILE_HELP = (
 @click.command("compare", cls=Command, examples=EXAMPLES, context_settings={"show_default": True})
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="REPORT.json...")
 @click.option(
-    "--pairs", is_flag=True, help="Show the bytes of every pair of workers, and arenas, where they are equal, too."
+    "--pairs", is_flag=True, help="Show bytes of all pairs of workers and all arenas, also where they are equal."
 )
-@click.option("--tasks", is_flag=True, help="The tasks where prediction and measurement differ most.")
+@click.option("--tasks", is_flag=True, help="Show the tasks whose predicted and measured times differ most.")
 @click.option(
     "--profile", "profiles", multiple=True, type=click.Path(path_type=Path), metavar="FILE", help=PROFILE_HELP
 )
-@click.option("--steps", type=click.IntRange(1), help="Steps in a profile; default: as many as it marks, else one.")
+@click.option("--steps", type=click.IntRange(1), help="Steps in a profile.  [default: the number it marks, or 1]")
 @click.pass_context
-def main(  # noqa: PLR0913, PLR0917 -- the options by their names
+def main(  # noqa: PLR0913, PLR0917 -- click passes options by name
     context: click.Context,
     files: tuple[Path, ...],
     pairs: bool,
@@ -55,10 +55,10 @@ def main(  # noqa: PLR0913, PLR0917 -- the options by their names
     profiles: tuple[Path, ...],
     steps: int | None,
 ) -> None:
-    """Lay reports of `simulate --json` and `execute --json` side by side: a row for each, the best marked.
+    """Compare reports of `simulate --json` and `execute --json`: a row for each, the best marked.
 
-    Exit status 1 where any pair of workers moved other bytes than planned, simulated or measured elsewhere, or where an
-    arena is not as large as predicted.
+    Exit status 1 if the bytes between any pair of workers differ between reports, or if an arena does not have the
+    predicted size.
     """
     if profiles:
         if len(files) != 1:

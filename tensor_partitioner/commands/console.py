@@ -1,4 +1,4 @@
-"""What every command shares: errors of one line, tables that fit the terminal, help with groups and examples."""
+"""Shared by all commands: one-line errors, tables that fit the terminal, help with option groups and examples."""
 
 from __future__ import annotations
 
@@ -30,29 +30,29 @@ COMMON = (
     *("workers", "parallel", "objective", "memory", "pins"),
     *("batch", "dtype", "optimizer", "micro_batches", "recompute", "sequence"),
 )
-"""Options of a search and of models that `--help` shows; `--help-all` shows all."""
+"""Options of the groups in `SHORTENED` that `--help` shows; `--help-all` shows all."""
 
 SHORTENED = ("Search", "Model")
-"""Groups of which `--help` shows the common options alone."""
+"""Groups of which `--help` shows only the common options."""
 
 GROUPS: dict[str, str] = {
     **dict.fromkeys(("output", "json_file", "json_path", "trace_path", "plot_folder"), "Files"),
     **dict.fromkeys(("weights", "save_weights", "operator_files", "log_to", "checkpoint", "resume"), "Files"),
     **dict.fromkeys(("version", "help"), OTHERS),
 }
-"""The group of an option, by its parameter; `register_group` adds to it. All others are a command's own."""
+"""The help group of an option, by parameter name. `register_group` adds to it. Other options are the command's own."""
 
 ORDER = ("", "Search", "Model", "Files", OTHERS)
-"""Groups in the order of the help; the first is the command's own options, which have its name."""
+"""The help groups in order. The first holds the command's own options and has the command's name as its heading."""
 
 
 def register_group(title: str, names: Iterable[str]) -> None:
-    """Put options, by their parameters, in a group."""
+    """Assign options, given by parameter name, to a help group."""
     GROUPS.update(dict.fromkeys(names, title))
 
 
 WHOLE = "tensor_partitioner.help-all"
-"""The key of a context that shows all options."""
+"""Key in the context's `meta` that is set when all options are shown."""
 
 
 def _show_all(ctx: click.Context, _option: click.Parameter, value: bool) -> None:
@@ -77,17 +77,17 @@ class _WithExamples(click.Command):
 
 
 class Command(_WithExamples):
-    """A command whose help has its options in groups, the common ones alone, and `examples` of command lines."""
+    """A command whose help lists its options in groups, followed by `examples` of command lines."""
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
-        """Return the parameters, with `--help-all`."""
+        """Return the parameters, including `--help-all`."""
         whole = click.Option(
             ["--help-all"], is_flag=True, is_eager=True, expose_value=False, hidden=True, callback=_show_all
         )
         return [*super().get_params(ctx), whole]
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the options group by group."""
+        """Write the options, one group after the other."""
         groups: dict[str, list[tuple[str, str]]] = {title: [] for title in ORDER}
         hidden = 0
         for option in self.get_params(ctx):
@@ -108,40 +108,40 @@ class Command(_WithExamples):
 
 
 class CommandGroup(_WithExamples, click.Group):
-    """Commands under one name, whose help has examples."""
+    """A group of subcommands whose help has examples."""
 
     command_class = Command
 
 
 COLLECTED_EVERY = 1_000_000
-"""Objects made between collections of garbage: there is hardly any, and looking for it took a sixth of the time."""
+"""Allocations between garbage collections. There is hardly any garbage, and collections took a sixth of the time."""
 
 UNCUT = 100_000
-"""Characters of a line in a pipe: no table is as wide."""
+"""Width of a piped output, in characters: more than any table needs."""
 
 
 def collect_seldom() -> None:
-    """Look for garbage less often than Python does, and not at the end; for a process that is a command's own."""
+    """Collect garbage rarely, and not at exit. Only for a process that runs nothing but a command."""
     gc.set_threshold(COLLECTED_EVERY)
     atexit.register(gc.freeze)
 
 
 ABOUT_INFERENCE = "enable_nested_tensor is True"
-"""How PyTorch begins to say, as a TransformerEncoder is made, that inference might be faster: here it is trained."""
+"""Start of a PyTorch warning that a TransformerEncoder's inference could be faster. Here the model is trained."""
 
 WRITTEN = click.Path(dir_okay=False, path_type=Path)
-"""The type of options that name a file to be written."""
+"""The type of options that name an output file."""
 
 
 class Finite(click.FloatRange):
-    """The type of options that are finite numbers, in a range."""
+    """The type of options that take a finite number, within an optional range."""
 
     def _describe_range(self) -> str:
-        """Say what range there is; nothing of all numbers."""
+        """Return the range for the help; "" if there is none."""
         return "" if self.min is None and self.max is None else super()._describe_range()
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Read a number; click's own takes nan and inf."""
+        """Read a number. Unlike click's own type, refuse nan and inf."""
         number = super().convert(value, param, ctx)
         return number if math.isfinite(number) else self.fail(f"{value!r} is not a finite number.", param, ctx)
 
@@ -152,9 +152,9 @@ operators_option = click.option(
     metavar="FILE.py",
     multiple=True,
     type=click.Path(path_type=Path),
-    help="Run a Python file that registers operators, models or searchers of your own; may be given again.",
+    help="Run a Python file that registers your own operators, models or searchers. Repeatable.",
 )
-"""The option of every command that works with operators; its value goes to `load_operators`."""
+"""The option of every command that works with operators. Pass its value to `load_operators`."""
 
 
 @describe_failure.register
@@ -169,15 +169,15 @@ def _aborted(_error: click.Abort) -> tuple[str, int]:
 
 @dataclass(frozen=True, slots=True)
 class Main:
-    """A console script's entry point: a click command, every failure of which ends in exactly one line on stderr.
+    """The entry point of a console script: a click command whose failures each print exactly one line on stderr.
 
-    Exit status: 0, or that of `describe_failure`. A callback may end early with `ctx.exit(status)`.
+    The exit status is 0, or that of `describe_failure`. A callback may exit early with `ctx.exit(status)`.
     """
 
     command: click.Command
 
     def __call__(self, args: Sequence[str] | None = None, obj: Any = None) -> NoReturn:
-        """Run the command with `args` (default: the process's) and the context's object, and exit."""
+        """Run the command with `args` (default: `sys.argv`) and the context object `obj`, then exit."""
         complete(self.command)
         status: object = 0
         shown = STATUS.set(StatusLine())
@@ -199,9 +199,9 @@ class Main:
 
 
 def complete(command: click.Command) -> None:
-    """Answer a shell that asks what may follow on a command's line, and end; nothing where none asks.
+    """Answer a shell's completion request and exit. Do nothing if there is no request.
 
-    It asks by a variable of click's, as in _PLAN_COMPLETE=bash_source plan.
+    Shells request completion by a variable of click's, such as _PLAN_COMPLETE=bash_source plan.
     """
     name = command.name or ""
     variable = f"_{name}_COMPLETE".replace("-", "_").upper()
@@ -210,19 +210,19 @@ def complete(command: click.Command) -> None:
 
 
 def command_errors(command: click.Command) -> Main:
-    """Make a click command an entry point, with `--version`."""
+    """Wrap a click command as an entry point, with `--version`."""
     return Main(with_version(command))
 
 
 with_version = click.version_option(__version__, message="tensor-partitioner %(version)s")
-"""Gives a command the option `--version`."""
+"""Adds the option `--version` to a command."""
 
 
 def stdout() -> Console:
-    """Return the console that tables are printed on: as wide as the terminal, or as COLUMNS says.
+    """Return the console that prints tables, as wide as the terminal or as COLUMNS.
 
-    In a pipe they are plain and, without COLUMNS, never cut. Names are shown as they are, square brackets
-    and colons included.
+    In a pipe, tables have no color and, without COLUMNS, are never truncated. Square brackets and colons in names are
+    printed literally.
     """
     if sys.stdout.isatty():
         return console()
@@ -230,7 +230,7 @@ def stdout() -> Console:
 
 
 def _each_once() -> Callable[..., None]:
-    """Return what prints warnings, those of equal words once: a machine may be read more than once."""
+    """Return a function that prints warnings, each distinct text once. A machine may be read several times."""
     said = set[str]()
 
     def show(message: Warning | str, *_: object) -> None:

@@ -1,4 +1,4 @@
-"""The command `decide`: how to train a model on a machine, which is the fastest way that fits."""
+"""The command `decide`: find the fastest way to train a model on a machine that fits in its memory."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ from tensor_partitioner.display.progress import progress
 from tensor_partitioner.launch.options import launched
 from tensor_partitioner.replicas import searched_plan
 
-PIN_HELP = f"Fix a part of --parallel: {', '.join(DEGREES)}, sp, as in tp=4. Repeatable."
+PIN_HELP = f"Fix a part of --parallel ({', '.join(DEGREES)}, sp), as in tp=4. Repeatable."
 OF_PLAN = ("--forbid", "--why-not", "--frontier", "--explain")
-"""What plan has and decide has not: it says so."""
+"""Options of `plan` that `decide` does not have. It refuses them with a message."""
 PINS_HELP = "Read pins from a YAML file: `pins: {tp: 4}`."
 PAGE = "tensor_partitioner.page"
 SHOWN_DEVICES = 16
-"""Up to so many devices a page has the plan of the best, tensor by tensor."""
+"""Largest number of devices for which the page shows the best plan tensor by tensor."""
 
 STACK_HELP = (
     f"Software stack to predict. {OURS}: this project's executor, simulated worker by worker.  [default: {STACK}, or "
@@ -63,17 +63,17 @@ VARY_HELP = (
 )
 PRICE_HELP = "With --vary: price in dollars per device-hour, for one device type or all."
 MEASURED_HELP = (
-    "A measured step of this model and batch to predict from: 'dp=64,tp=2,micro-batch=1 = 4.97 s', 'dp=8 = 6k tok/s'."
+    "A measured step of this model and batch, to correct predictions: 'dp=64,tp=2,micro-batch=1 = 4.97 s', "
+    "'dp=8 = 6k tok/s'."
 )
 OF_ONE = {"-o": "output", "--page": "page_path", "--measured": "measured"}
 MOST_DOLLARS = 1e6
 BATCH = "the largest that fits without accumulation, up to 4096 per device"
-HELP = f"""Find the fastest way to train MODEL on all devices of a machine that fits in memory, as predicted.
+HELP = f"""Find the way to train MODEL on all devices of a machine that is predicted fastest and fits in memory.
 
 Searches data parallelism, ZeRO 1 to 3 (FSDP), tensor, sequence, context, expert and pipeline parallelism, their
-combinations, micro-batches, schedules and activation checkpointing. {MODEL_HELP} By default a model of the zoo, or a
-module that comes without an optimizer, is trained with {OPTIMIZER} in mixed precision. The exit status is 1 if nothing
-fits."""
+combinations, micro-batches, schedules and activation checkpointing. {MODEL_HELP} Models of the zoo and modules without
+an optimizer are trained with {OPTIMIZER} in mixed precision by default. The exit status is 1 if nothing fits."""
 EXAMPLES = (
     "decide gpt2 --topo hgx-h100 --batch 64",
     "decide llama-3.1-8b --topo hgx-h100-nodes-8 --batch 512 --json decision.json",
@@ -93,7 +93,7 @@ def _budget(_context: click.Context, _option: click.Parameter, value: str) -> fl
 def _of_plan(_context: click.Context, option: click.Parameter, value: Any) -> None:
     if value:
         raise click.UsageError(
-            f"{option.opts[0]}: decide compares ways by name, says why each loses (--all) and takes --pin WORD=VALUE; "
+            f"{option.opts[0]}: decide compares strategies, says why each loses (--all) and takes --pin WORD=VALUE; "
             f"plan MODEL --workers K has {option.opts[0]}, for the tensors of a plan"
         )
 
@@ -117,7 +117,7 @@ def _with_options_of_plan(command: click.Command) -> click.Command:
 @click.option("--budget", default=f"{BUDGET_S:g}s", callback=_budget, metavar="TIME", help="Time limit of the search.")
 @click.option("--pin", "pins", multiple=True, metavar="WORD=VALUE", help=PIN_HELP)
 @click.option("--pins", "pins_file", type=click.Path(path_type=Path), metavar="FILE", help=PINS_HELP)
-@click.option("--all", "show_all", is_flag=True, help="Show every candidate that was priced.")
+@click.option("--all", "show_all", is_flag=True, help="Show all candidates that were priced.")
 @click.option("--vary", multiple=True, metavar="NAME=V1,V2,...", help=VARY_HELP)
 @click.option("--price-per-hour", "prices", multiple=True, metavar="[DEVICE=]DOLLARS", help=PRICE_HELP)
 @click.option("--measured", metavar="PARALLEL=PACE", help=MEASURED_HELP)
@@ -126,10 +126,10 @@ def _with_options_of_plan(command: click.Command) -> click.Command:
 @click.option("--json", "json_path", type=WRITTEN, help="Write the decision, with all candidates, as JSON.")
 @click.option("--page", "page_path", type=WRITTEN, help="Write the decision as one HTML file; needs the extra `page`.")
 def main(source: str, **options: Any) -> None:
-    """Run the command; `HELP` says what it does."""
+    """Run the command. `HELP` describes it."""
     begin(options, ("output", "json_path", "page_path"), source_files(source))
     if options["page_path"] is not None and not is_alike(cluster(options["topo"])):
-        raise click.UsageError(f"--page shows what is projected: expected alike devices, found {options['topo']}")
+        raise click.UsageError(f"--page: expected a machine of equal devices, found {options['topo']}")
     source, options = launched(source, options, is_fixed=False)
     options["stack"] = options["stack"] or STACK
     if options["prices"] and not options["vary"]:
@@ -152,7 +152,7 @@ def main(source: str, **options: Any) -> None:
 
 
 def _write_page(decision: Decision, source: str, options: Mapping[str, Any]) -> None:
-    """Write the page, with the plan where it is small and fits."""
+    """Write the page. If the best candidate fits and has few devices, the page includes its plan."""
     page, machine = import_module(PAGE), options["topo"]
     few = decision.best.fits and decision.machine.devices <= SHOWN_DEVICES
     plan = _plan_on_page(decision, source, options) if few else None
@@ -160,18 +160,21 @@ def _write_page(decision: Decision, source: str, options: Mapping[str, Any]) -> 
 
 
 def _plan_on_page(decision: Decision, source: str, options: Mapping[str, Any]) -> Plan | None:
-    """Return the plan of the best; None, and a note, where a function of the user's makes no graph for it."""
+    """Return the plan of the best candidate.
+
+    If the user's function makes no such graph, print a note and return None.
+    """
     try:
         return plan_of(decision, source, options)
     except (GraphError, PlanError) as error:
-        click.echo(f"note: the page is without the plan, tensor by tensor: {display.printable(str(error))}", err=True)
+        click.echo(f"note: the page does not show the plan tensor by tensor: {display.printable(str(error))}", err=True)
         return None
 
 
 def _vary(source: str, options: Mapping[str, Any]) -> None:
-    """Decide for every combination of values, and show a row for each."""
+    """Decide for every combination of values and print a row for each."""
     if unmet := [flag for flag, name in OF_ONE.items() if options[name] is not None]:
-        raise click.UsageError(f"--vary: expected no {', '.join(unmet)}, which cannot be combined with it")
+        raise click.UsageError(f"--vary cannot be combined with {', '.join(unmet)}")
     varied, prices = read_varied(options["vary"]), dict(map(_priced, options["prices"]))
     with progress("deciding", math.prod(map(len, varied.values()))) as done:
         settings = {"stack": options["stack"], "budget_s": options["budget"], "pins": options["pins"]}
@@ -201,7 +204,7 @@ def _decided(source: str, options: Mapping[str, Any]) -> Decision:
     batch = given.pop("batch", None)
     pins, forbids = ((), ()) if options.get("pins_file") is None else load_pins(options["pins_file"])
     if forbids:
-        raise click.UsageError(f"--pins {options['pins_file']}: decide forbids nothing, found {forbids[0]}")
+        raise click.UsageError(f"--pins {options['pins_file']}: decide has no forbidden placements, found {forbids[0]}")
     return decide(
         source,
         options["topo"],
@@ -215,13 +218,19 @@ def _decided(source: str, options: Mapping[str, Any]) -> Decision:
 
 
 def planned_for_time(source: str, options: Mapping[str, Any]) -> tuple[Plan, str]:
-    """Return the plan of the fastest way that fits on all of a machine's devices, and the verdict; pins are words."""
+    """Return the plan of the fastest candidate that fits on all devices of the machine, and the verdict.
+
+    `options["pins"]` are words such as "tp=4".
+    """
     decision = _decided(source, {**options, "stack": STACK, "budget": BUDGET_S})
     return saved_for(plan_of(decision, source, options), decision.stack), decision.verdict
 
 
 def plan_of(decision: Decision, source: str, options: Mapping[str, Any]) -> Plan:
-    """Return the plan of the best candidate; a GraphError where a user's function makes no graph that is cut so."""
+    """Return the plan of the best candidate.
+
+    Raises GraphError if the user's function cannot make the graph that it needs.
+    """
     best, batch, machine, given = decision.best, decision.model.batch, cluster(options["topo"]), given_options(options)
     model, _ = source_of(source, machine.built, given.pop("batch", None), given)
     parallel = Parallel.read(best.parallel)

@@ -1,4 +1,4 @@
-"""The command `diagnose`: whether a launch file fits, whether its pace is usual, and what would be faster."""
+"""The command `diagnose`: check a launch file's memory and pace, and suggest faster settings."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ EXAMPLES = (
 @click.option("--stack", type=click.Choice([*STACKS]), help="Software stack, in place of the file's engine.")
 @click.option("--json", "json_path", type=WRITTEN, help="Write the diagnosis as JSON.")
 def main(launch_file: str, **options: Any) -> None:
-    """Run the command; `HELP` says what it does."""
+    """Run the command. `HELP` describes it."""
     begin({**options, "operator_files": ()}, ("json_path",), (launch_file,))
     launch, machine = read_launch(launch_file, options["model"]), cluster(options["topo"])
     require_alike(machine)
@@ -60,7 +60,7 @@ def main(launch_file: str, **options: Any) -> None:
 
 
 def facts(diagnosis: Diagnosis) -> Iterator[tuple[str, str]]:
-    """Yield the lines of a diagnosis: their names, and what they say."""
+    """Yield the lines of a diagnosis, as pairs of a label and a text."""
     launch, step, machine = diagnosis.launch, diagnosis.step, diagnosis.machine
     device = machine.built.devices[0].spec.name
     yield "runs", f"{launch.model} by {launch.engine} on {machine.devices} x {device}, priced by stack {launch.stack}"
@@ -73,7 +73,7 @@ def facts(diagnosis: Diagnosis) -> Iterator[tuple[str, str]]:
         yield "verdict", diagnosis.verdict
     needed, capacity = (display.quantity(nbytes, "B") for nbytes in (step.needed_bytes, step.capacity_bytes))
     spare = display.quantity(abs(step.margin_bytes), "B")
-    yield "memory", f"{needed} of {capacity} on the fullest device: {spare} {'to spare' if step.fits else 'over'}"
+    yield "memory", f"{needed} of {capacity} on the fullest device: {spare} {'free' if step.fits else 'over'}"
     yield "time", ", ".join(_causes(diagnosis))
     if launch.devices not in {None, machine.devices}:
         yield "note", f"the file is for {launch.devices} devices; predicted for all {machine.devices} of {machine.name}"
@@ -86,12 +86,12 @@ def facts(diagnosis: Diagnosis) -> Iterator[tuple[str, str]]:
 
 
 def _options(diagnosis: Diagnosis) -> str:
-    """Write what the model is made with."""
+    """Return the model's options as text, such as ", layers 4"."""
     return "".join(f", {name.replace('_', ' ')} {value}" for name, value in diagnosis.launch.options.items())
 
 
 def pace(diagnosis: Diagnosis, seconds: float) -> str:
-    """Write what a step of so many seconds comes to, by device."""
+    """Return the throughput of a step that takes `seconds`: samples or tokens, TFLOP/s per device, and MFU."""
     step = diagnosis.step
     done, what = (step.samples, "samples") if diagnosis.tokens is None else (diagnosis.tokens, "tokens")
     flop_per_s = step.flop_per_s_per_device * step.seconds / seconds
@@ -102,7 +102,7 @@ def pace(diagnosis: Diagnosis, seconds: float) -> str:
 
 
 def _causes(diagnosis: Diagnosis) -> Iterator[str]:
-    """Yield the causes of the measured seconds, or of the predicted ones, with their shares."""
+    """Yield the causes of a step's time with their shares of the measured time, or else of the predicted time."""
     step = diagnosis.step
     whole = diagnosis.measured_s or step.seconds
     for cause, seconds in sorted(step.shares.items(), key=lambda item: -item[1]):
@@ -113,7 +113,7 @@ def _causes(diagnosis: Diagnosis) -> Iterator[str]:
 
 
 def _told(diagnosis: Diagnosis, change: OtherSetting) -> str:
-    """Write a change by the launch file's names, and what it is predicted to gain."""
+    """Return a changed setting, in the launch file's own names, with its predicted time and memory."""
     launch = diagnosis.launch
 
     def spelled(word: str, value: object) -> str:
@@ -129,7 +129,7 @@ def _told(diagnosis: Diagnosis, change: OtherSetting) -> str:
 
 
 def diagnosis_data(diagnosis: Diagnosis) -> dict[str, Any]:
-    """Return a diagnosis as data."""
+    """Return a diagnosis as JSON-compatible data. Times are in seconds, sizes in bytes."""
     step = diagnosis.step
     return {
         "launch": diagnosis.launch, "machine": diagnosis.machine.name, "parallel": str(diagnosis.parallel),

@@ -1,4 +1,4 @@
-"""The commands' entry points: how signals end a process is settled before anything that takes time is imported."""
+"""Entry points of the commands. Signal handling is set up before any slow import."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from tensor_partitioner import PackageError, overwritten, require_packages
 
 BAD_INPUT = 2
 RANKS = "executor.process.guard"
-"""Where the process of a rank is made ready, before NumPy is loaded."""
+"""The module that prepares the process of a rank. It must run before NumPy is imported."""
 
 
 def run(name: str, *, on_ranks: bool = False) -> None:
-    """Import the module of a command and call its `main`; exit with status 2 where a package is missing.
+    """Import the module of a command and call its `main`. Exit with status 2 if a package is missing.
 
-    Ctrl-C during the import, and a reader that closes the pipe, end the process at once and without a word; not that
-    of a rank, which writes to sockets, too. What is written to a stream that was closed from the start is lost.
+    Ctrl-C during the import and a closed output pipe end the process at once, without a message. A rank is the
+    exception for the pipe: it also writes to sockets. Output to a stream that was closed from the start is discarded.
     """
     for number, stream in enumerate(("stdin", "stdout", "stderr")):
         if getattr(sys, stream) is None:
@@ -29,7 +29,7 @@ def run(name: str, *, on_ranks: bool = False) -> None:
     if not on_ranks:
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     handler = signal.getsignal(signal.SIGINT)
-    if handler is signal.default_int_handler:  # a job in the background ignores it
+    if handler is signal.default_int_handler:  # background jobs ignore it
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     try:
         require_packages()
@@ -43,7 +43,7 @@ def run(name: str, *, on_ranks: bool = False) -> None:
 
 
 def _refuse(name: str, error: ImportError, *, on_ranks: bool) -> NoReturn:
-    """End with one line where another package is in the way of ours, or one of an extra is missing; else raise."""
+    """Print one line and exit if another package shadows ours or an extra is not installed; raise `error` otherwise."""
     reason = str(error) if isinstance(error, PackageError) else overwritten(error)
     if not reason:
         hint = import_module("planner.failures").needed_extra(error)
@@ -57,7 +57,7 @@ def _refuse(name: str, error: ImportError, *, on_ranks: bool) -> NoReturn:
 
 
 def _open_null(number: int) -> int:
-    """Open nothing under a standard stream's number, which the next file to be opened would get otherwise."""
+    """Open os.devnull under the number of a standard stream. The next opened file would take that number otherwise."""
     opened = os.open(os.devnull, os.O_RDWR)
     if opened != number:
         os.dup2(opened, number)
@@ -78,16 +78,16 @@ report = partial(run, "report")
 diagnose = partial(run, "diagnose")
 
 COMMANDS: Mapping[str, tuple[Callable[[], None], str]] = {
-    "decide": (decide, "how to train a model on a machine: the fastest way that fits, and why"),
-    "diagnose": (diagnose, "whether a launch file of another trainer fits, its expected pace, what would be faster"),
-    "plan": (plan, "search a plan of a model, show it, explain it, compare two"),
-    "simulate": (simulate, "what an iteration of a plan or model takes on a machine: time, memory, links"),
-    "execute": (execute, "train a plan on ranks that mpirun or torchrun starts"),
-    "calibrate": (calibrate, "measure this machine with its ranks, as a machine for simulate"),
-    "compare": (compare, "reports of simulate and execute side by side"),
-    "operators": (operators, "the catalog of operators, and its verification"),
+    "decide": (decide, "find the fastest way to train a model on a machine that fits, and say why"),
+    "diagnose": (diagnose, "check another trainer's launch file: memory, expected pace, faster settings"),
+    "plan": (plan, "find, show, explain or compare plans of a model"),
+    "simulate": (simulate, "predict an iteration of a plan or model on a machine: time, memory, links"),
+    "execute": (execute, "train a plan on ranks started by mpirun or torchrun"),
+    "calibrate": (calibrate, "measure this machine and write its topology file"),
+    "compare": (compare, "compare reports of simulate and execute"),
+    "operators": (operators, "list and verify the catalog of operators"),
     "topo": (topo, "show, check and import machines"),
-    "report": (report, "a page of a plan, of what was simulated and executed of it, or of a decision"),
-    "export-plan": (export, "a plan as launch lines, configurations, code or traces of other engines"),
+    "report": (report, "write an HTML page of a plan and its reports, or of a decision"),
+    "export-plan": (export, "write a plan as launch lines, configurations, code or traces for other engines"),
 }
-"""Every command by its name, with a line on what it does."""
+"""Every command by name: its entry point and a one-line summary."""

@@ -54,9 +54,9 @@ from tensor_partitioner.commands.training_options import check_one_plan, job_req
 from tensor_partitioner.display.progress import progress
 
 OF_STEPS: Mapping[str, str] = {"json_path": "--json", "trace_path": "--trace", "tasks": "--tasks", "memory": "--memory"}
-"""Options, by parameter, that tell of steps which this command runs."""
+"""Options, by parameter, that report on steps of this run and so need at least one step."""
 
-COLLECTIVES = "How exchanges run: point-to-point messages, or PyTorch collectives under torchrun."
+COLLECTIVES = "How exchanges run: as point-to-point messages, or as PyTorch collectives under torchrun."
 
 EXAMPLES = (
     "mpirun -n 8 execute plan.json --steps 20 --json executed.json",
@@ -71,16 +71,16 @@ EXAMPLES = (
 @rank_options
 @click.option("--collectives", type=click.Choice(["pairs", "library"]), default="pairs", help=COLLECTIVES)
 @training_options
-@click.option("--check", is_flag=True, help="Train on one worker, too, and compare gradients and weights.")
+@click.option("--check", is_flag=True, help="Also train on one worker and compare gradients and weights.")
 @operators_option
-@click.option("--json", "json_path", type=WRITTEN, help="Write the report as JSON (an array for several plans).")
-@click.option("--trace", "trace_path", type=WRITTEN, help="Write the last plan's last step for ui.perfetto.dev.")
+@click.option("--json", "json_path", type=WRITTEN, help="Write the report as JSON (several plans: an array).")
+@click.option("--trace", "trace_path", type=WRITTEN, help="Trace the last plan's last step, for ui.perfetto.dev.")
 @click.option("--tasks", is_flag=True, help="Include the time of every task of the last step in the report.")
-@click.option("--graphs", is_flag=True, help="Run steps of one GPU as a CUDA graph, with PyTorch's kernels.")
+@click.option("--graphs", is_flag=True, help="Run the steps of a single GPU as a CUDA graph; needs PyTorch's kernels.")
 @click.option("--memory", is_flag=True, help="Measure memory that kernels allocate outside the arena (slower).")
 @click.pass_obj
 def execute(ranks: Cluster, /, plans: tuple[Path, ...], **options: Any) -> int:
-    """Train PLANS, one after the other, on as many ranks as each has workers: mpirun -n 8 execute plan.json."""
+    """Train each of PLANS in turn, on as many ranks as the plan has workers: mpirun -n 8 execute plan.json."""
     collect_seldom()
     ranks = agree(ranks, lambda: _ranks(ranks, options))
     return Execution(ranks, plans, options).run()
@@ -92,20 +92,20 @@ def _ranks(ranks: Cluster, options: Mapping[str, Any]) -> Cluster:
 
 @dataclass(frozen=True, slots=True)
 class Execution:
-    """One run of the command on one rank."""
+    """One run of `execute` on one rank."""
 
     ranks: Cluster
     paths: tuple[Path, ...]
     options: Mapping[str, Any]
 
     def run(self) -> int:
-        """Check everything, then train plan after plan; return the exit status (collective)."""
+        """Check all inputs, then train each plan; return the exit status (collective)."""
         xp = agree(self.ranks, self._array_module)
         require_alike(self.ranks, {"array module": xp.__name__})
         plans = self._plans()
-        allow_tf32(xp, self.options["tf32"])  # once plans and weights have loaded what they need of PyTorch
+        allow_tf32(xp, self.options["tf32"])  # after plans and weights have imported PyTorch if they need it
         options = dict(self.options)
-        if folder := options["resume"]:  # one checkpoint for all ranks, whatever the folder looks like to each
+        if folder := options["resume"]:  # rank 0 decides: file systems may show the folder differently to other ranks
             options["resume"] = self.ranks.broadcast(on_first_rank(self.ranks, lambda: self._resumed(folder)))
         choice = agree(self.ranks, lambda: self.ranks.choose_transport(self.options["transport"], xp))
         pairs = list(zip(self.paths, plans, strict=True))
@@ -121,7 +121,7 @@ class Execution:
     def _train(
         self, source: tuple[Path, Plan], request: JobRequest, settings: Mapping[str, Setting], reports: list[Report]
     ) -> str:
-        """Train one plan; return why that failed, on rank 0, if it did."""
+        """Train one plan. Return why it failed, "" if it did not; ranks other than 0 always return ""."""
         path, plan = source
         self._require_steps(path, request)
         programs = agree(self.ranks, partial(self._programs, plan, request))
@@ -143,7 +143,7 @@ class Execution:
         return reason
 
     def _with_room(self, path: Path, programs: RankPrograms, request: JobRequest) -> JobRequest:
-        """Return the request with the bytes that its GPU will have in use; a SharedError where they are not free."""
+        """Return the request with the bytes that its GPU will use. Raises SharedError if they are not free."""
         if request.xp is np:
             return request
 
@@ -158,7 +158,7 @@ class Execution:
         return replace(request, planned_bytes=planned)
 
     def _array_module(self) -> ModuleType:
-        """Check what can be checked before any plan is read, and choose this rank's array module and device."""
+        """Check everything that needs no plan, then select the array module and device of this rank."""
         written = ("json_path", "trace_path", "save_weights", "log_to")
         read = (self.options["weights"],) if self.options["weights"] else ()
         check_written([self.options[name] for name in written], (*self.paths, *read))
@@ -171,16 +171,16 @@ class Execution:
         return xp
 
     def _resumed(self, folder: Path) -> Path | None:
-        """Return the checkpoint to go on from; None where checkpoints go to the same folder, and none is there yet."""
+        """Return the checkpoint to resume from; None if this run writes its checkpoints there and there is none yet."""
         if folder == self.options["checkpoint"] and not checkpoints(folder):
-            print(f"{folder}: no checkpoint yet: training begins", flush=True)
+            print(f"{folder}: no checkpoint yet, training starts from step 0", flush=True)
             return None
         return last_checkpoint(folder)
 
     def _plans(self) -> list[Plan]:
-        """Read every plan on rank 0 and tell all ranks its text; none may see another in its place."""
+        """Read all plans on rank 0 and broadcast them. Raises SharedError if a rank's file has other content."""
         contents = self.ranks.broadcast(on_first_rank(self.ranks, lambda: [path.read_bytes() for path in self.paths]))
-        files = (*self.paths, *self.options["operator_files"])  # of which plans need not be on every host
+        files = (*self.paths, *self.options["operator_files"])  # plans need not exist on every host
         here = {str(path): digest(path.read_bytes()) for path in files if os.access(path, os.R_OK)}
         require_alike(self.ranks, here)
         return agree(self.ranks, lambda: list(map(self._plan, self.paths, contents)))
@@ -199,24 +199,24 @@ class Execution:
         return rank_programs(plan, self.ranks.rank, self.options["prefetch"], metric)
 
     def _require_steps(self, path: Path, request: JobRequest) -> None:
-        """Raise a SharedError where no step is left of those that an option is to tell of."""
+        """Raise a SharedError if no step is left and an option reports on steps."""
         told = [option for name, option in OF_STEPS.items() if self.options[name]]
         if told and request.first_step >= request.steps:
             raise SharedError(
-                f"{path}: expected more --steps than the {request.first_step} that are done, as {told[0]} tells of "
-                f"them, found {request.steps}",
+                f"{path}: {told[0]} needs a step to run: expected more --steps than the {request.first_step} that are "
+                f"done, found {request.steps}",
                 BAD_INPUT,
             )
 
     def _tell_done(self, path: Path, request: JobRequest, result: JobResult) -> None:
-        unused = "; --schedule is of none" if self.options["schedule"] else ""
-        print(f"{path}: {request.first_step} steps are done, {request.steps} are asked for{unused}", flush=True)
+        unused = "; --schedule has no effect" if self.options["schedule"] else ""
+        print(f"{path}: {request.first_step} steps are done, {request.steps} were requested{unused}", flush=True)
         for score in result.evaluations.values():
             print(f"{path}: held-out {score}", flush=True)
         self._tell_left_out(result)
 
     def _progress(self, path: Path, graph: Graph, request: JobRequest) -> AbstractContextManager[Callable[[], None]]:
-        """Show a bar on the first rank's terminal, unless lines are logged."""
+        """Return a progress bar for the terminal of rank 0, or nothing if the job logs lines."""
         if request.log_every is not None:
             return nullcontext(lambda: None)
         return progress(path.name, request.steps - request.first_step, amounts(graph))
@@ -238,7 +238,7 @@ class Execution:
         }
 
     def _write(self, reports: Sequence[Report], result: JobResult) -> None:
-        """Write all reports so far, and the last one's trace."""
+        """Write the reports so far, and the trace of the last one."""
         if self.options["json_path"] is not None:
             write_reports(self.options["json_path"], *reports)
         if self.options["trace_path"] is not None:
@@ -249,13 +249,13 @@ class Execution:
         if result.left_out:
             names = ", ".join(result.left_out)
             print(
-                f"{self.options['save_weights']}: without {names}, of which no content is known: load it with "
+                f"{self.options['save_weights']}: does not contain {names}, whose content is unknown: load it with "
                 "strict=False, or train with --weights",
                 flush=True,
             )
 
     def _print(self, reports: Sequence[Report], reason: str) -> None:
-        """Print the last report, once it is written: who reads the tables may leave."""
+        """Print the last report. Files are written first, because the reader of a pipe may close it."""
         for last in reports[-1:]:
             console = stdout()
             console.print(*display.tables(last), sep="\n")
@@ -266,7 +266,7 @@ class Execution:
 
 
 def log_of(graph: Graph, request: JobRequest) -> Log:
-    """Return what is told of a job, to whom its options say; see `sink_of` for what is raised."""
+    """Return the log of a job, with the sinks that its options name. Raises what `sink_of` raises."""
     log = Log(graph, request.schedule, range(request.first_step, request.steps), request.data.steps_per_epoch)
     if request.log_every is not None:
         log.sinks.append(line)
@@ -276,16 +276,16 @@ def log_of(graph: Graph, request: JobRequest) -> Log:
 
 
 def failure(job: Report, result: JobResult) -> str:
-    """Say why a job failed that ran to its end; nothing where it did not."""
+    """Return why a job that ran to its end failed; "" if it did not."""
     if result.diverged:
-        return f"{job.plan}: {result.diverged}: --on-nan skip takes such steps back"
+        return f"{job.plan}: {result.diverged}: --on-nan skip undoes such steps"
     if job.check is None or job.check.passed:
         return ""
     worst = job.check.worst_difference
     return (
-        f"{job.plan}: {job.check.failed} of {job.check.tensors} tensors differ from one worker's, most of all "
-        f"{job.check.worst_tensor} by {'what is not finite' if worst is None else f'{worst:.3g}'} of its largest "
-        f"value, where rounding explains {job.check.tolerance:.3g}"
+        f"{job.plan}: {job.check.failed} of {job.check.tensors} tensors differ from training on one worker, most "
+        f"{job.check.worst_tensor} by {'a non-finite value' if worst is None else f'{worst:.3g} of its largest'}"
+        f"; rounding explains {job.check.tolerance:.3g}"
     )
 
 

@@ -1,4 +1,4 @@
-"""The command `export-plan`: a plan, or named parallelism, for other engines."""
+"""The command `export-plan`: write a plan, or named parallelism, for another engine."""
 
 from __future__ import annotations
 
@@ -41,15 +41,15 @@ from tensor_partitioner.commands.planning_options import (
 from tensor_partitioner.display import exact_bytes, facts
 from topologies import load_topology
 
-TO_HELP = f"For whom: {', '.join(TARGETS)}, chakra (extras/chakra), or one of --operators."
-TOPO_HELP = f"The machine that engines are started on, for how many devices a node has.  [default: {DEVICES_PER_NODE}]"
+TO_HELP = f"Target: {', '.join(TARGETS)}, chakra (extras/chakra), or one that --operators registers."
+TOPO_HELP = f"Machine to take the devices per node from.  [default: {DEVICES_PER_NODE} devices per node]"
 WITH_PLAN = ("source", "to", "topo", "output", "json_file", "operator_files")
 DECISIONS = "tensor_partitioner.decision.record"
-HELP = f"""Write a PLAN, a DECISION's best (decide --json), or a MODEL by --parallel, for another engine: launch lines,
-configurations, code, traces.
+HELP = f"""Write a PLAN, the best of a DECISION (decide --json), or a MODEL with --parallel, for another engine: launch
+lines, configurations, code or traces.
 
-Engines that are told degrees of parallelism (megatron, torchtitan, deepspeed, fsdp2) take plans of named parallelism
-alone; torchrun, dtensor, jax and traces take any. What an engine cannot run is refused in a clause that says why.
+Engines that are configured by degrees of parallelism (megatron, torchtitan, deepspeed, fsdp2) take plans of named
+parallelism only; torchrun, dtensor, jax and traces take any plan. What an engine cannot run is refused with a reason.
 
 {MODEL_HELP}"""
 EXAMPLES = (
@@ -70,16 +70,16 @@ def _targets(_context: click.Context, _option: click.Parameter, begin: str) -> l
 @click.option("--to", required=True, metavar="NAME", help=TO_HELP, shell_complete=_targets)
 @click.option("--topo", shell_complete=MACHINES, help=TOPO_HELP)
 @operators_option
-@click.option("--json", "json_file", type=WRITTEN, help="Write what the tables show, and the notes.")
+@click.option("--json", "json_file", type=WRITTEN, help="Write the tables and the notes as JSON.")
 @planning_options
 @click.pass_context
 def main(context: click.Context, /, source: str, **options: Any) -> None:
-    """Run the command; `HELP` says what it does."""
+    """Run the command. `HELP` describes it."""
     read = (source,) if Path(source).is_file() else source_files(source)
     begin(options, ("output", "json_file"), read)
     target = target_named(options["to"])
     if _is_decision(source):
-        refuse_others(context, f"{source} is a decision, which is made already", allowed=WITH_PLAN)
+        refuse_others(context, f"{source} is a decision, which fixes these options", allowed=WITH_PLAN)
         source, options = _of_decision(context, source, options)
     elif is_saved_plan(source):
         refuse_others(context, f"{source} is a saved plan, which is not searched again", allowed=WITH_PLAN)
@@ -95,23 +95,23 @@ def _is_decision(source: str) -> bool:
 
 
 def _of_decision(context: click.Context, source: str, options: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-    """Return the model of a decision, and the options that say how it is split best, beside those given.
+    """Return the model of a decision and the options of its best candidate, combined with those given.
 
-    Raises a PlanError for a model of a Python file that the user did not name: a decision runs nothing.
+    Raises PlanError if the model is a Python file that the user did not name: reading a decision runs no code.
     """
     words, per_node = import_module(DECISIONS).best_of(Path(source))
     decided = context.command.make_context(context.info_name, [*words, "--to", options["to"]]).params
     named = {path.resolve() for path in options["operator_files"]}
     for file in source_files(decided["source"]):
         if file.suffix == ".py" and file.resolve() not in named:
-            raise PlanError(f"{source}: its model is in {file}, which runs only if you name it: --operators {file}")
+            raise PlanError(f"{source}: its model is in {file}, which is run only with --operators {file}")
     given = {name: options[name] for name in WITH_PLAN if name != "source"}
     return decided["source"], {**decided, **given, "pins_file": None, "per_node": per_node}
 
 
 @singledispatch
 def write_for(target: Target | Launch | TraceFormat, source: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Write what a command names for a target, where its options say; print what is to be said, and return it."""
+    """Write a plan or model for a target, to the file that the options name. Print notes; return the JSON record."""
     raise TypeError(f"expected a target, found {type(target).__name__}")
 
 
@@ -146,16 +146,16 @@ def _placements(target: Target, source: str, options: Mapping[str, Any]) -> dict
 @write_for.register
 def _traces(target: TraceFormat, source: str, options: Mapping[str, Any]) -> dict[str, Any]:
     if options["output"] is None:
-        raise click.UsageError(f"{target.title}: expected -o FILE, after which every worker's file is named")
+        raise click.UsageError(f"{target.title}: expected -o FILE, from which the files of the workers get their names")
     plan = _plan(source, options)
     files = target.write(lower(plan), options["output"])
-    moved = ("bytes", f"{exact_bytes(plan.total_bytes)}, between every two workers the plan's")
+    moved = ("bytes", f"{exact_bytes(plan.total_bytes)}, equal to the plan's for every pair of workers")
     stdout().print(facts(f"{target.title}: {files[0].name} to {files[-1].name}", [moved]))
     return {"target": target.title, "files": [file.name for file in files], "bytes": plan.total_bytes}
 
 
 def _setup(source: str, options: Mapping[str, Any], *, any_plan: bool) -> Setup:
-    """Return the training that an engine is told of; nothing is searched for it."""
+    """Return the training setup that an engine is configured with. Nothing is searched."""
     nodes = options.get("per_node", DEVICES_PER_NODE)
     if options["topo"] is not None:
         machine = load_topology(options["topo"])
@@ -173,7 +173,7 @@ def _graph(source: str, options: Mapping[str, Any]) -> Graph:
 
 
 def _command(source: str, options: Mapping[str, Any], parallel: Parallel) -> tuple[str, ...]:
-    """Return the arguments of `plan` that make the plan."""
+    """Return the arguments of `plan` that make this plan."""
     known = model_options()
     words = [source]
     for name, value in training_options(source, options).items():

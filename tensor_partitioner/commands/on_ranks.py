@@ -1,4 +1,4 @@
-"""A command on every rank of a job, which all ranks must have been given alike."""
+"""Run a command on every rank of a job. All ranks must have the same options."""
 
 from __future__ import annotations
 
@@ -32,49 +32,58 @@ F = TypeVar("F", bound=Callable[..., Any])
 C = TypeVar("C", bound=Cluster)
 
 KERNELS = (
-    "Of NumPy or CuPy, of PyTorch, or the fastest: on GPUs PyTorch's, else measured for every operator.  "
+    "arrays: those of NumPy or CuPy; torch: PyTorch's; auto: PyTorch's on GPUs, else the fastest of each operator.  "
     "[default: arrays; under torchrun torch]"
 )
-TRANSPORT = f"One of {', '.join(CHOICES)}, or of --operators; auto: the best that works."
-HEARTBEAT = "End the job where a rank is stopped or not heard of for so long; 0: never."
+TRANSPORT = f"One of {', '.join(CHOICES)}, or one that --operators registers. auto: the fastest that works."
+HEARTBEAT = "End the job if a rank is stopped or silent for this long; 0: never."
 _OPTIONS = (
     click.option("--transport", default="auto", metavar="NAME", help=TRANSPORT),
     click.option("--kernels", type=click.Choice(["arrays", "torch", AUTO]), help=KERNELS),
-    click.option("--tf32", is_flag=True, help="Round factors of float32 products on GPUs to TF32."),
-    click.option("--prefetch", type=click.IntRange(0), default=1, help="Start fetches so many units early."),
+    click.option("--tf32", is_flag=True, help="Round the factors of float32 products on GPUs to TF32."),
+    click.option("--prefetch", type=click.IntRange(0), default=1, help="Start fetches this many units early."),
     click.option("--heartbeat", type=click.FloatRange(0), default=8, metavar="SECONDS", help=HEARTBEAT),
     click.option("--threads", type=click.IntRange(1), help="BLAS threads per rank; default: cores per rank."),
 )
 
 
 def rank_options(command: F) -> F:
-    """Give a command the options of how ranks run a plan."""
+    """Add to a command the options that say how ranks run a plan."""
     return reduce(lambda given, option: option(given), reversed(_OPTIONS), command)
 
 
 @contextmanager
 def limited_threads(ranks: Cluster, asked: int | None) -> Iterator[int]:
-    """Give BLAS as many threads as asked for, or this rank's share of the cores; what is not finite warns nobody."""
+    """Limit BLAS to `asked` threads, or to this rank's share of the cores. Silences NumPy's floating-point warnings.
+
+    Yields the number of threads.
+    """
     threads = asked or max(1, ranks.cores // ranks.ranks_on_host)
     with threadpool_limits(threads), np.errstate(all="ignore"):
         yield threads
 
 
 def with_kernels(ranks: C, name: str | None) -> C:
-    """Return the ranks with the kernels that `--kernels` names; InputError for PyTorch's where it is not installed."""
+    """Return the ranks with the kernels that `--kernels` names.
+
+    Raises InputError if they need PyTorch and it is missing.
+    """
     if name == "torch" or (name == AUTO and find_spec("torch") is not None):
         load_pytorch(f"--kernels {name}")
     return ranks if name is None else replace(ranks, library=name)
 
 
 def job_cluster() -> Cluster:
-    """Return the ranks of whoever started this process: torchrun's, or else those of MPI."""
+    """Return the ranks of the job: those of torchrun if it started this process, else those of MPI."""
     ranks: Cluster = import_module("executor.torch.ranks" if is_torchrun(os.environ) else "executor.mpi").job_cluster()
     return ranks
 
 
 def load_pytorch(reason: object) -> None:
-    """Load the executor's side of PyTorch: kernels that call its operators, the reader of its files; InputError."""
+    """Import the executor's PyTorch part: its kernels and the reader of its files.
+
+    Raises InputError without PyTorch.
+    """
     try:
         import_module("executor.torch")
     except ModuleNotFoundError as error:
@@ -84,7 +93,10 @@ def load_pytorch(reason: object) -> None:
 
 
 def load_called(path: Path, graph: Graph, operator_files: Sequence[Path]) -> None:
-    """Load PyTorch where a plan calls its operators; InputError for those of others, unless the user named a file."""
+    """Import PyTorch if a plan calls its operators.
+
+    Raises InputError if the plan calls operators of another package and the user named no file that defines them.
+    """
     if calls_pytorch(graph):
         load_pytorch(path)
     if not operator_files and (others := others_called(graph)):
@@ -92,9 +104,9 @@ def load_called(path: Path, graph: Graph, operator_files: Sequence[Path]) -> Non
 
 
 def command_main(command: click.Command, ranks: Cluster, args: Sequence[str] | None = None) -> NoReturn:
-    """Run a command on every rank of the job, which all must have been given alike.
+    """Run a command on every rank of the job. All ranks must have been given the same options.
 
-    Its context's object is the cluster, and what it returns the exit status.
+    The context's object is the cluster; the command returns the exit status.
     """
     with_version(command)
 
@@ -117,14 +129,14 @@ def command_main(command: click.Command, ranks: Cluster, args: Sequence[str] | N
 
 
 def _plain(value: object) -> str:
-    """Return an option's value as it stands on a command line."""
+    """Return an option's value as it is written on a command line."""
     if value is None or isinstance(value, bool):
         return "given" if value else "not given"
     return " ".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
 def _parsed(command: click.Command, args: Sequence[str]) -> click.Context | None:
-    """Read the command line; None where it asked for help, which is printed."""
+    """Read the command line; return None if it asked for help, which is then printed."""
     try:
         return command.make_context(command.name, list(args))
     except click.exceptions.Exit:

@@ -1,4 +1,4 @@
-"""`operators`: the catalog of operators as a table, and its verification."""
+"""The command `operators`: list the catalog of operators, and verify it."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from tensor_partitioner.display import nearest, table
 from tensor_partitioner.display.progress import tracked
 
 SHOWN_FAILURES = 3
-"""How many failures of an operator the table's reader sees; --json has them all."""
+"""Failures of an operator that are printed; --json has all of them."""
 
 
 @dataclass(frozen=True, slots=True)
 class CatalogEntry:
-    """One operator of the catalog; variables and strategies are those of one example application."""
+    """One operator of the catalog. Variables and strategies are those of one example application."""
 
     name: str
     category: str
@@ -46,7 +46,7 @@ class CatalogEntry:
 
 
 def entry(name: str) -> CatalogEntry:
-    """Describe one operator of the catalog at the ranks of its first verification case; TDLError if that is none."""
+    """Describe an operator at the ranks of its first verification case. Raises TDLError if it cannot be drawn."""
     operator = tdl.catalog[name]
     description = None
     drawn = generators()
@@ -82,10 +82,10 @@ def cli() -> None:
 @operators_option
 @click.option("--json", "as_json", is_flag=True, help="Print everything as JSON instead of a table.")
 def list_operators(operator_files: tuple[Path, ...], as_json: bool) -> None:
-    """Print every operator with its index variables and the strategies found for it.
+    """Print every operator with its index variables and strategies.
 
-    A strategy is a variable that may be split: its parts are concatenated, or combined by the reducer named with it.
-    Variables and strategies are shown for one example of the operator's ranks and attributes.
+    A strategy is an index variable that may be split. The parts are concatenated, or combined by the reducer after the
+    colon. Variables and strategies are shown for one example of the operator's ranks and attributes.
     """
     load_operators(operator_files)
     entries = [entry(name) for name in tdl.catalog]
@@ -111,13 +111,13 @@ def _row(operator: CatalogEntry) -> tuple[str, ...]:
 @operators_option
 @click.option("--json", "as_json", is_flag=True, help="Print every result as JSON instead of a table.")
 def check(name: str | None, operator_files: tuple[Path, ...], as_json: bool, **settings: Any) -> None:
-    """Verify operator NAME, or every operator.
+    """Verify operator NAME, or all operators.
 
-    On random small cases: the shapes that a graph infers; the kernel against the description's reference evaluation;
-    every strategy (alone, and in random plans) against the unsplit result; the gradient rule against central
-    differences. Exits with status 1 if anything differs.
+    Checks on random small cases: inferred shapes; the kernel against the description's reference evaluation; every
+    strategy (alone, and in random plans) against the unsplit result; the gradient rule against central differences.
+    Exit status 1 if anything differs.
     """
-    import_module("scipy.special")  # which kernels load where they use it, and a check would call that a failure
+    import_module("scipy.special")  # kernels import it on first use, and its warnings would count as failures
     load_operators(operator_files)
     names = list(tdl.catalog) if name is None else [_known(name)]
     xp = array_module(settings["backend"])
@@ -136,14 +136,14 @@ def check(name: str | None, operator_files: tuple[Path, ...], as_json: bool, **s
 
 
 def _known(name: str) -> str:
-    """Return `name` if the catalog has it; else a usage error with the nearest names."""
+    """Return `name` if the catalog has it. Raises a usage error with similar names otherwise."""
     if name in tdl.catalog:
         return name
     raise click.UsageError(f"unknown operator {name!r}{nearest(name, tdl.catalog)}; `operators list` shows all")
 
 
 def _operators_table(results: list[Verification]) -> Table:
-    """One line per operator: how many checks of every kind, and how many failed."""
+    """Return a table with a row per operator: the number of checks of each kind, and of failures."""
     rows = []
     for result in results:
         counts = (str(result.kinds.get(kind, "-")) for kind in KINDS)
@@ -152,7 +152,7 @@ def _operators_table(results: list[Verification]) -> Table:
 
 
 def _kinds_table(result: Verification) -> Table:
-    """One line per kind of check of one operator."""
+    """Return a table with a row per kind of check of one operator."""
     rows = []
     for kind in KINDS:
         failed = sum(failure.kind == kind for failure in result.failures)
@@ -167,7 +167,7 @@ def _verdict(failed: int) -> str:
 
 
 def _print_failures(results: list[Verification]) -> None:
-    """Print the first failures of every operator that has any."""
+    """Print the first failures of every operator."""
     console = stdout()
     for result in results:
         for failure in result.failures[:SHOWN_FAILURES]:

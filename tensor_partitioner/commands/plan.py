@@ -44,7 +44,7 @@ from topologies import load_topology
 DECIDE = "tensor_partitioner.commands.decide"
 PROJECTING = "tensor_partitioner.commands.projecting"
 PROCESS, VERIFICATION = "executor.process.guard", "executor.torch.verification"
-"""Modules that few calls need: they are imported by those."""
+"""Modules that few calls need. They are imported only by those calls."""
 
 OF_DECISION = (
     "model",
@@ -58,40 +58,40 @@ OF_DECISION = (
     "explain",
     "operator_files",
 )
-"""The options that have a meaning where ways are compared by name, as decide does."""
+"""Options that apply when strategies are compared by name, as `decide` does."""
 
 DIVIDING = ("workers", "ways", "parallel", "memory", "shares")
-"""The options that say over what a model is divided: without them --topo asks for the least time on its devices."""
+"""Options that say how to divide a model. Without them, --topo requests the shortest time on all its devices."""
 
-LEAST_BYTES = "This plan moves the fewest bytes that were found; for the least time: decide MODEL --topo MACHINE."
+LEAST_BYTES = "This plan moves the fewest bytes of all plans found. For the shortest time: decide MODEL --topo MACHINE."
 
 OF_REPLICA = ("parallel", "workers", "output", "verify")
-"""The options that have a meaning where one replica is planned."""
+"""Options that apply when one replica is planned."""
 
 SHOWING = ("diff", "explain", "json_file", "operator_files")
-"""The options that have a meaning where nothing is searched."""
+"""Options that apply when nothing is searched."""
 
 NOT_IF = ("diff", "explain", "verify")
-"""The options that have none where it is said what would be if."""
+"""Options that do not apply to --why-not and --frontier."""
 
-WHY_NOT_HELP = "Show what keeping this placement would cost, with all others chosen again. Repeatable."
-FRONTIER_HELP = "Show the trade-off of memory and bytes: plans that need less and less memory."
-VERIFY_HELP = """Run steps of PyTorch's module and of its graph instead of planning, and compare. A module that is
-planned is compared as well, if that takes less than ten seconds, unless --no-verify is given."""
+WHY_NOT_HELP = "Show what this placement would cost, with all others chosen anew. Repeatable."
+FRONTIER_HELP = "Show the trade-off between memory and bytes: plans that need less and less memory."
+VERIFY_HELP = """Instead of planning, run training steps of the PyTorch module and of its graph, and compare. Planning
+compares a module too if that takes less than ten seconds; --no-verify skips it."""
 MOST_SECONDS = 10.0
-"""How long a module may take to be verified unasked."""
+"""Longest estimated time of a comparison that runs without --verify."""
 
 RIVALS = tuple(name for name, searcher in SEARCHERS.items() if searcher.rival_under)
 
-HELP = f"""Find how to split the training step of MODEL over workers so that few bytes move, or little time is taken.
+HELP = f"""Find how to split the training step of MODEL over workers, with few bytes moved or in little time.
 
-With --workers it is bytes; with --topo alone the time of a step on all its devices, as decide finds it.
+With --workers it minimizes bytes; with --topo alone, the time of a step on all devices, as decide does.
 
-{MODEL_HELP} A saved plan.json is shown as it is, without searching. An option of models is for those families that
-have it, and for functions with a parameter of its name.
+{MODEL_HELP} A saved plan.json is shown without searching. A model option applies to the families that have it, and to
+functions with a parameter of that name.
 
-Besides a search of little movement that does not prove its plan, {", ".join(RIVALS)} is tried in up to
-{Tuning().rival_steps} steps, where a single one of them may move less. --search NAME tries one by itself."""
+If a search moves little and does not prove its plan optimal, {", ".join(RIVALS)} is tried as well, for up to
+{Tuning().rival_steps} steps, if a single one of them may move fewer bytes. --search NAME runs one searcher alone."""
 
 EXAMPLES = (
     "plan gpt2 --workers 8 --batch 64 -o plan.json",
@@ -110,14 +110,14 @@ EXAMPLES = (
 )
 @operators_option
 @click.option("--json", "json_file", type=WRITTEN, help="Write the table as JSON.")
-@click.option("--explain", is_flag=True, help="Explain where the bytes go and which placements were rejected.")
+@click.option("--explain", is_flag=True, help="Explain where bytes are moved and which placements were rejected.")
 @click.option("--why-not", multiple=True, metavar="GLOB=PLACEMENT", help=WHY_NOT_HELP)
 @click.option("--frontier", is_flag=True, help=FRONTIER_HELP)
 @click.option("--verify/--no-verify", default=None, help=VERIFY_HELP)
 @click.option("--diff", type=(Path, Path), metavar="PLAN PLAN", help="Compare two saved plans instead.")
 @click.pass_context
 def main(context: click.Context, /, model: str | None, diff: tuple[Path, Path] | None, **options: Any) -> None:
-    """Run the command; `HELP` says what it does."""
+    """Run the command. `HELP` describes it."""
     begin(options, ("output", "json_file"), diff or (source_files(model) if model else ()))
     shown: list[Shown]
     plan: Plan | None = None
@@ -150,16 +150,16 @@ def main(context: click.Context, /, model: str | None, diff: tuple[Path, Path] |
 
 
 def _plan_and_verdict(context: click.Context, model: str, options: dict[str, Any]) -> tuple[Plan, str]:
-    """Return a plan, and what is to be said of it: with a machine alone it is that of least time."""
+    """Return a plan and a sentence about it. With a machine alone, it is the plan of the fastest candidate."""
     if is_saved_plan(model):
         return _plan(context, model, options), ""
     if options["parallel"] is not None and options["parallel"].workers > MOST_WORKERS:
-        reason = f"of more than {MOST_WORKERS} workers one replica is planned"
+        reason = f"for more than {MOST_WORKERS} workers only one replica is planned"
         refuse_others(context, reason, allowed=("model", *OF_REPLICA, *model_options(), *SHOWING[2:]))
         replica_plan: tuple[Plan, str] = import_module(PROJECTING).plan_replica(model, options)
         return replica_plan
     if options["topo"] is not None and not any(options[name] for name in DIVIDING) and options["objective"] == "bytes":
-        reason = "--topo alone compares ways by name, as decide does, and --objective time --workers K searches plans"
+        reason = "--topo alone compares strategies as decide does; --objective time --workers K searches plans"
         refuse_others(context, reason, allowed=(*OF_DECISION, *model_options()))
         words = tuple(pin.asked for pin in options["pins"])
         plan, verdict = import_module(DECIDE).planned_for_time(model, {**options, "pins": words})
@@ -172,11 +172,11 @@ def _plan_and_verdict(context: click.Context, model: str, options: dict[str, Any
 
 
 def _what_if(context: click.Context, model: str, options: dict[str, Any]) -> tuple[dict[str, Any], list[Shown]]:
-    """Answer what pins would cost, or show a frontier; a plan that is found on the way is saved where that is asked."""
+    """Answer --why-not or show a --frontier. Saves the base plan of --why-not if an output is given."""
     asked = "--frontier" if options["frontier"] else "--why-not"
     if is_saved_plan(model):
-        raise click.UsageError(f"{asked} takes a model, which is planned anew, found the saved plan {model}")
-    refuse_others(context, f"{asked} plans otherwise", ["model", *(name for name in options if name not in NOT_IF)])
+        raise click.UsageError(f"{asked}: expected a model, which is planned anew, found the saved plan {model}")
+    refuse_others(context, f"{asked} excludes others", ["model", *(name for name in options if name not in NOT_IF)])
     graph, search = read_request(model, options, options["topo"])
     if options["frontier"]:
         frontier = planner.frontier(graph, **search)
@@ -189,7 +189,7 @@ def _what_if(context: click.Context, model: str, options: dict[str, Any]) -> tup
 
 
 def _verify(context: click.Context, model: str, options: dict[str, Any]) -> None:
-    """Run steps beside PyTorch, by what the entry point gave to run it, and end."""
+    """Compare training steps of the graph with PyTorch's, then exit."""
     refuse_others(context, "--verify plans nothing", allowed=("model", "verify", "operator_files", *model_options()))
     import_module(PROCESS).settle_process()
     verification = import_module(VERIFICATION).verify(function_of(model, **given_options(options)), model)
@@ -200,10 +200,10 @@ def _verify(context: click.Context, model: str, options: dict[str, Any]) -> None
 
 
 def _comparison(graph: Graph, model: str, options: dict[str, Any]) -> str:
-    """Compare an imported module with its graph where that takes little time; return one line of what came of it."""
+    """Compare an imported module with its graph if that is quick. Returns one line with the result."""
     verification = import_module(VERIFICATION)
     if (seconds := verification.estimated_seconds(graph)) > MOST_SECONDS:
-        return f"not compared with PyTorch, as that may take {seconds:.0f} s: --verify does"
+        return f"not compared with PyTorch, which may take {seconds:.0f} s; --verify does it"
     try:
         compared = verification.verify(function_of(model, **given_options(options)), model)
     except GraphError as error:
@@ -211,7 +211,7 @@ def _comparison(graph: Graph, model: str, options: dict[str, Any]) -> str:
     if compared.failure:
         raise JobError(compared.failure)
     count, dtype = len(compared.compared), compared.dtype
-    uncut = " before it is cut into micro-batches" if graph.micro_batches > 1 else ""
+    uncut = " before it is split into micro-batches" if graph.micro_batches > 1 else ""
     return f"compared with PyTorch{uncut}: {count} tensors are equal after {verification.STEPS} steps in {dtype}"
 
 

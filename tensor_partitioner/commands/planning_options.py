@@ -1,4 +1,4 @@
-"""What commands that plan take: of what graph, over how many workers, and how a plan is sought."""
+"""Options shared by commands that plan: the model, the number of workers, and the search."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ Completion = Callable[[click.Context, click.Parameter, str], list[CompletionItem
 
 
 def _among(names: Iterable[str]) -> Completion:
-    """Complete names, of which those that end in a number K up to there; files where none begins so."""
+    """Return a completion of `names`, each up to a trailing number K. Completes files if no name matches."""
     known = [name.removesuffix("K") for name in names]
 
     def complete(_context: click.Context, _parameter: click.Parameter, begin: str) -> list[CompletionItem]:
-        # a shell that is told of files first offers them where no name follows
+        # listed first, the type "file" makes the shell offer files if no name matches
         return [CompletionItem(begin, type="file"), *(CompletionItem(name) for name in known if name.startswith(begin))]
 
     return complete
@@ -55,16 +55,16 @@ TOPO_HELP = f"Machine: a topology file, a line such as '4 x 8 x h100, 400G', or 
 
 OPAQUE_HELP = "Run PyTorch operators without a description unsplit, by calling PyTorch."
 
-PRECISION = "mixed where devices have it"
+PRECISION = "mixed on devices that support it"
 ALIKE = "for the zoo and, in decide, for modules without an optimizer"
 DECIDED = {"dtype": f"{PRECISION}, {ALIKE}", "optimizer": f"{OPTIMIZER}, {ALIKE}"}
-"""What commands say of defaults that are given a machine: they train a model of the zoo as decide does."""
+"""Defaults in the help of commands that always have a machine. They train a model of the zoo as `decide` does."""
 
 SEARCHED = {
     "dtype": f"float32; for the zoo with --parallel or --topo {PRECISION}",
     "optimizer": f"momentum; for the zoo with --parallel or --topo {OPTIMIZER}",
 }
-"""What those say that may be given none."""
+"""The same for commands that may have no machine."""
 
 PINS_HELP = "Read pins and forbidden placements from a YAML file: `pins: {GLOB: PLACEMENT}`, `forbids: ...`."
 
@@ -76,7 +76,7 @@ FILE_OPTIONS = (
 
 
 def _click_option(name: str, option: Option) -> Callable[[F], F]:
-    """Return an option of planning as click takes it; what is wrong with a value is a usage error."""
+    """Return a planning option as a click option. An invalid value is a usage error."""
 
     def read(_context: click.Context, _option: click.Parameter, value: Any) -> Any:
         try:
@@ -85,7 +85,7 @@ def _click_option(name: str, option: Option) -> Callable[[F], F]:
             raise click.BadParameter(str(error)) from error
 
     kind = click.Choice(option.choices) if option.choices else None
-    default = str(option.default) if isinstance(option.default, Enum) else option.default  # as it is spelled
+    default = str(option.default) if isinstance(option.default, Enum) else option.default
     return click.option(
         option.flag,
         name,
@@ -99,7 +99,7 @@ def _click_option(name: str, option: Option) -> Callable[[F], F]:
 
 
 def _model_options(defaults: Mapping[str, str]) -> list[click.Option]:
-    """Return every option of the zoo's families; each says which families' default is which, or what `defaults` do."""
+    """Return the options of all families of the zoo. The help shows each default, from `defaults` if it is there."""
     types = {"int": click.IntRange(1), "float": Finite(), "str": click.STRING}
     result = []
     for name, option in model_options().items():
@@ -117,14 +117,14 @@ register_group("Model", ("opaque_unknown", *model_options()))
 
 
 def planning_options(command: F) -> F:
-    """Give a command the options of searching a plan."""
+    """Add the options of a search to a command."""
     for option in reversed((*(_click_option(*item) for item in OPTIONS.items()), *FILE_OPTIONS)):
         command = option(command)
     return command
 
 
 def with_model_options(defaults: Mapping[str, str]) -> Callable[[click.Command], click.Command]:
-    """Give a command every option of the zoo's families, last in its help; of some it says other `defaults`."""
+    """Add the options of the zoo's families to a command, last in its help, with other `defaults` for some."""
 
     def give(command: click.Command) -> click.Command:
         command.params += _model_options(defaults)
@@ -134,7 +134,10 @@ def with_model_options(defaults: Mapping[str, str]) -> Callable[[click.Command],
 
 
 def begin(options: Mapping[str, Any], written: Iterable[str], read: Iterable[str | Path]) -> None:
-    """Make a command ready whose options `written` name files, and run those that register operators."""
+    """Check that the files named by the options `written` can be written, and load the user's operators.
+
+    Raises InputError if an output is also an input (`read`).
+    """
     collect_seldom()
     check_written([options[name] for name in written], (*read, *options["operator_files"]))
     load_operators(options["operator_files"])
@@ -146,7 +149,7 @@ def is_saved_plan(source: str) -> bool:
 
 
 def refuse_others(context: click.Context, reason: str, allowed: Sequence[str]) -> None:
-    """Raise an error where an option is given that has no meaning here."""
+    """Raise a UsageError, starting with `reason`, if the command line has an option that is not in `allowed`."""
     for parameter in context.command.params:
         is_given = context.get_parameter_source(parameter.name or "") == ParameterSource.COMMANDLINE
         if is_given and parameter.name not in allowed:
@@ -154,12 +157,12 @@ def refuse_others(context: click.Context, reason: str, allowed: Sequence[str]) -
 
 
 def given_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options of models that a command was given."""
+    """Return the model options that the command line sets."""
     return {name: options[name] for name in model_options() if options.get(name) is not None}
 
 
 def training_options(source: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options of a model: those given and, with --parallel or --topo, those that decide trains it with."""
+    """Return the model options: those given and, with --parallel or --topo, the defaults that `decide` trains with."""
     given, topo = given_options(options), options["topo"]
     if options["parallel"] is None and topo is None:
         return given
@@ -167,9 +170,9 @@ def training_options(source: str, options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def plan_model(source: str, options: Mapping[str, Any], machine: str | None, *, bound: bool = False) -> Plan:
-    """Search a plan of the graph that `source` names, as a command's options say, and save it where they say.
+    """Search a plan of the graph that `source` names, with the options of the command, and save it if they name a file.
 
-    `machine` is what time, or memory, is about; None where neither is.
+    `machine` is used for time and memory; None if neither matters.
     """
     graph, search = read_request(source, options, machine)
     result = plan(graph, bound=bound, **search)
@@ -179,21 +182,21 @@ def plan_model(source: str, options: Mapping[str, Any], machine: str | None, *, 
 
 
 def read_request(source: str, options: Mapping[str, Any], machine: str | None) -> tuple[Graph, dict[str, Any]]:
-    """Return the graph that `source` names, and what `planner.plan` is to be given besides."""
+    """Return the graph that `source` names, and the keyword arguments for `planner.plan`."""
     if options["objective"] == "time" and machine is None:
-        raise click.UsageError("--objective time: expected --topo MACHINE, whose time it is, found none")
+        raise click.UsageError("--objective time: expected --topo MACHINE, found none")
     search = {name: options[name] for name in OPTIONS if options[name] is not None}
     if options["pins_file"] is not None:
         pins, forbids = load_pins(options["pins_file"])
         search |= {"pins": (*pins, *search["pins"]), "forbids": (*forbids, *search["forbids"])}
     if options["parallel"] is not None and options["objective"] == "bytes" and options["memory"] is None:
-        machine = None  # it says what the zoo is trained in; named parallelism asks for no time
+        machine = None  # only the precision of the zoo depends on it; named parallelism needs no times
     given = training_options(source, options) | _micro_batches(options) | _recomputation(options)
     return load_model(source, opaque_unknown=options["opaque_unknown"], **given), {**search, "machine": machine}
 
 
 def _micro_batches(options: Mapping[str, Any]) -> dict[str, int]:
-    """Return into how many micro-batches named parallelism cuts the batch, if it says so."""
+    """Return the number of micro-batches as an option, if --parallel gives the size of a micro-batch."""
     parallel = options["parallel"]
     if parallel is None or parallel.micro_batch is None:
         return {}
@@ -203,7 +206,7 @@ def _micro_batches(options: Mapping[str, Any]) -> dict[str, int]:
 
 
 def _recomputation(options: Mapping[str, Any]) -> dict[str, str]:
-    """Return what named parallelism says is computed again, if it says so."""
+    """Return the option `recompute`, if --parallel sets it."""
     parallel = options["parallel"]
     if parallel is None or parallel.recompute == "none":
         return {}

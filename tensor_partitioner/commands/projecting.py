@@ -1,4 +1,4 @@
-"""Steps under a framework's stack, as `simulate` prices them: one replica stands for any number of devices."""
+"""Predict steps under a framework's stack, as `simulate` does. One replica stands for any number of devices."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from tensor_partitioner.replicas import GraphModel, Source
 
 FORMAT = "projection/1"
 DERIVED = ("samples_per_s", "utilisation", "needed_bytes", "fits", "roof_factor")
-"""What is written of a step besides its fields."""
+"""Properties of a step that are written besides its fields."""
 
 STACK_HELP = (
     f"Software stack to predict. {OURS}: this project's executor, simulated message by message.  [default: that of a "
@@ -47,7 +47,7 @@ memory_option = click.option("--memory-report", is_flag=True, help=MEMORY_HELP)
 
 
 def named(source: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a command's options with what `--recompute` and `--micro-batches` spell under `parallel`."""
+    """Return a command's options with `--recompute` and `--micro-batches` moved into `parallel`."""
     options = dict(options)
     if options["parallel"] is not None and options["recompute"] is not None:
         kind = next(name for name, spelled in RECOMPUTE.items() if spelled == options["recompute"])
@@ -57,7 +57,7 @@ def named(source: str, options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _counted(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return options with the samples of a micro-batch in place of how many there are, where these are whole."""
+    """Return `parallel` with the size of a micro-batch in place of their number, if that divides the batch; else {}."""
     parallel, batch, count = options["parallel"], options["batch"], options["micro_batches"]
     if parallel is None or batch is None or count is None or batch % (parallel.dp * count):
         return {}
@@ -65,10 +65,10 @@ def _counted(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def stack_of(source: str, options: Mapping[str, Any]) -> str:
-    """Return the stack that a step is priced for, of a model or a saved plan with these options.
+    """Return the stack to predict a step with, for a model or a saved plan.
 
-    That is the one asked for, or that a saved plan was priced for. Else it is PyTorch's for named parallelism where one
-    device stands for all, and for what a search planned this project's own.
+    It is the one the user named, or that of the saved plan. Otherwise it is PyTorch's for named parallelism on equal
+    devices, and this project's for everything else.
     """
     if options["stack"] is not None:
         return str(options["stack"])
@@ -82,7 +82,7 @@ def stack_of(source: str, options: Mapping[str, Any]) -> str:
 
 
 def priced(source: str, options: Mapping[str, Any], stack: str) -> Projection:
-    """Price a step of a model or a saved plan by a framework's stack; PlanError or TopologyError where it cannot be."""
+    """Predict a step of a model or a saved plan under a framework's stack. Raises PlanError or TopologyError."""
     machine, parallel = cluster(options["topo"]), options["parallel"]
     require_alike(machine)
     if is_saved_plan(source):
@@ -98,7 +98,7 @@ def priced(source: str, options: Mapping[str, Any], stack: str) -> Projection:
 
 
 def _priced_plan(source: str, parallel: Parallel | None, machine: Cluster, stack: str) -> Projection:
-    """Price a saved plan, or its graph under another parallelism; of named parallelism from one replica."""
+    """Predict a saved plan, or its graph under another parallelism. Named parallelism is predicted from one replica."""
     saved = read_named(source)
     asked = parallel or Parallel.read(None if saved is None else saved.parallel)
     if asked is None:
@@ -111,12 +111,12 @@ def _priced_plan(source: str, parallel: Parallel | None, machine: Cluster, stack
 
 
 def saved_for(plan: Plan, stack: str) -> Plan:
-    """Return a plan that says which stack it was priced for."""
+    """Return the plan with the stack it was predicted for."""
     return replace(plan, search=structs.replace(plan.search, stack=stack))
 
 
 def plan_replica(source: str, options: Mapping[str, Any]) -> tuple[Plan, str]:
-    """Plan one replica of named parallelism of very many workers, and save it; return it with what to say of it."""
+    """Plan one replica of named parallelism for very many workers, and save it. Return it with a sentence about it."""
     model, batch, parallel = _job(source, options)
     inner = inner_of(model, batch, parallel)
     plan = of_replica(inner.replica.plan, str(parallel), batch, inner.layers)
@@ -125,13 +125,16 @@ def plan_replica(source: str, options: Mapping[str, Any]) -> tuple[Plan, str]:
     few, every = sum(min(count, FEW) for count in inner.layers), sum(inner.layers)
     layers = f", {few} of its {every} layers" if few < every else ""
     return plan, (
-        f"Of {parallel.workers} workers this is the plan of {plan.workers}, a stage's in one replica{layers}: the "
-        "others do alike. simulate prices a step of all."
+        f"Of {parallel.workers} workers this is the plan of {plan.workers}: one stage of one replica{layers}. The "
+        "other workers do the same. simulate predicts a step of all."
     )
 
 
 def show_priced(source: str, options: Mapping[str, Any], stack: str) -> None:
-    """Price a step as a command's options say, show it, and write it, and its plan, where they say."""
+    """Predict a step, print it, and write the report and the plan if the options name files.
+
+    Raises JobError if it does not fit in memory.
+    """
     step, name = priced(source, options, stack), Path(source).name if is_saved_plan(source) else source
     parallel = options["parallel"] or _parallel_of(source)
     if options["json_path"] is not None:
@@ -158,7 +161,7 @@ def _parallel_of(source: str) -> Parallel | None:
 
 
 def _save(source: str, options: Mapping[str, Any], stack: str) -> None:
-    """Write the plan of what was priced; of very many workers one replica's."""
+    """Save the plan of the predicted step; for very many workers, that of one replica."""
     alone, parallel = {**options, "output": None}, options["parallel"]
     if parallel is not None and parallel.workers > MOST_WORKERS:
         plan = plan_replica(source, alone)[0]
@@ -168,7 +171,7 @@ def _save(source: str, options: Mapping[str, Any], stack: str) -> None:
 
 
 def _job(source: str, asked: Mapping[str, Any]) -> tuple[Source, int, Parallel]:
-    """Return a command's model, the samples of a step, and its parallelism with the samples of a micro-batch."""
+    """Return a command's model, the samples of a step, and its parallelism with the size of a micro-batch."""
     decided = ("micro_batches", "recompute") if is_zoo_name(source) else ()
     given = {name: value for name, value in given_options(asked).items() if name not in decided}
     machine = None if asked["topo"] is None else cluster(asked["topo"]).built
@@ -180,7 +183,7 @@ def _job(source: str, asked: Mapping[str, Any]) -> tuple[Source, int, Parallel]:
 
 
 def said(source: str, parallel: Parallel | None, machine: str, step: Projection, stack: str) -> str:
-    """Say in one sentence what a step under a stack shows."""
+    """Return one sentence that summarizes a step under a stack."""
     cause = max((c for c in step.shares if c != IDEAL), key=step.shares.__getitem__)
     how = "" if parallel is None else f" as {str(parallel) or 'dp=1'}"
     needed, there = (display.quantity(nbytes, "B") for nbytes in (step.needed_bytes, step.capacity_bytes))
@@ -197,7 +200,7 @@ def said(source: str, parallel: Parallel | None, machine: str, step: Projection,
 def step_data(
     source: str, parallel: Parallel | None, options: Mapping[str, Any], step: Projection, stack: str
 ) -> dict[str, Any]:
-    """Return a step as it is written."""
+    """Return a step as JSON-compatible data. Times are in seconds, sizes in bytes."""
     return {
         "format": FORMAT,
         "model": source,

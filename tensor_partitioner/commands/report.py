@@ -1,4 +1,4 @@
-"""The command `report`: a page of a plan, and of what was simulated and executed of it, or of a decision."""
+"""The command `report`: write an HTML page of a plan and its reports, or of a decision."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ TOPO_HELP = f"Simulate the plan on this machine for the page: a topology file, o
 @operators_option
 @click.option("-o", "output", type=WRITTEN, default=Path("page.html"), help="Write the page here.")
 def main(files: tuple[Path, ...], topo: str | None, operator_files: tuple[Path, ...], output: Path) -> None:
-    """Write a page, one HTML file that is opened from disk, of a PLAN and reports of it, or of a DECISION.
+    """Write one self-contained HTML file that shows a PLAN and reports of it, or a DECISION.
 
-    A decision is what decide --json writes; reports are those of simulate --json and execute --json, in any order,
-    with --tasks for who did what when.
+    A decision is written by decide --json; reports by simulate --json and execute --json, in any order. With --tasks, a
+    report shows which worker did what when.
     """
     collect_seldom()
     check_written((output,), (*files, *operator_files))
@@ -59,11 +59,11 @@ def main(files: tuple[Path, ...], topo: str | None, operator_files: tuple[Path, 
         told = (file for file, kind in zip(files, kinds, strict=True) if kind == "report")
         reports = [report for file in told for report in read_reports(file)]
         page.write_report(load_plan(plan), reports, output, name=plan.name, machine=topo)
-    stdout().print(printable(f"{output}: open it in a browser; it has everything in it and fetches nothing."))
+    stdout().print(printable(f"{output}: open it in a browser; it is self-contained."))
 
 
 def _kind(file: Path) -> str:
-    """Return what a file is: a plan, a report or a decision."""
+    """Return the kind of a file: "plan", "report" or "decision". Raises InputError for any other."""
     text = read_input(file)
     name = "report" if text.lstrip().startswith(b"[") else format_of(text).partition("/")[0]
     if name not in ("plan", "report", "decision"):

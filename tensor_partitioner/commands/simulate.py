@@ -1,4 +1,4 @@
-"""The command `simulate`: what a plan would cost on a machine."""
+"""The command `simulate`: predict what a plan costs on a machine."""
 
 from __future__ import annotations
 
@@ -42,19 +42,19 @@ from tensor_partitioner.launch.options import launched
 from topologies import load_topology
 
 MESSAGES = ("prefetch", "overlap", "collectives", "tasks", "trace_path")
-"""The arguments that have a meaning where messages are simulated."""
+"""Options that apply only if messages are simulated."""
 
 SIMULATING = ("source", "topo", "operator_files", "json_path", "stack", *MESSAGES)
-"""Those that have one where the plan is there already."""
+"""Options that apply to a saved plan."""
 
 PRICED = "memory_report"
-"""That which has one where a framework's stack prices a step."""
+"""The option that applies only if a framework's stack predicts the step."""
 
 COLLECTIVES_HELP = "How exchanges run: point-to-point messages or library collectives. auto: library on GPUs with NCCL."
 HELP = f"""Simulate one training iteration of a PLAN, or of the best plan of a MODEL, on a described machine.
 
-{MODEL_HELP} Planning takes the options of the command plan; a saved plan refuses them. Exit status 1 where a device's
-memory does not hold what its workers need."""
+{MODEL_HELP} Planning takes the options of the command plan; a saved plan refuses them. Exit status 1 if the workers of
+a device need more than its memory."""
 
 EXAMPLES = (
     "simulate plan.json --topo hgx-h100",
@@ -68,7 +68,7 @@ EXAMPLES = (
 @click.command("simulate", cls=Command, examples=EXAMPLES, context_settings={"show_default": True}, help=HELP)
 @click.argument("source", metavar="PLAN|MODEL", shell_complete=MODELS)
 @click.option("--topo", shell_complete=MACHINES, required=True, help=TOPO_HELP)
-@click.option("--prefetch", type=click.IntRange(0), default=1, help="Operators ahead of which fetches start.")
+@click.option("--prefetch", type=click.IntRange(0), default=1, help="Start fetches this many operators early.")
 @click.option("--overlap/--no-overlap", default=True, help="Overlap transfers with computation.")
 @click.option("--collectives", type=click.Choice(COLLECTIVES), default="auto", help=COLLECTIVES_HELP)
 @operators_option
@@ -80,7 +80,7 @@ EXAMPLES = (
 @planning_options
 @click.pass_context
 def main(context: click.Context, /, source: str, **options: Any) -> None:
-    """Run the command; `HELP` says what it does."""
+    """Run the command. `HELP` describes it."""
     read = (source,) if Path(source).is_file() else source_files(source)
     begin(options, ("output", "json_path", "trace_path"), read)
     if is_saved_plan(source):
@@ -97,7 +97,7 @@ def main(context: click.Context, /, source: str, **options: Any) -> None:
 
 
 def _check_stack(context: click.Context, stack: str) -> None:
-    """Refuse options that have no meaning with a stack."""
+    """Raise a UsageError for options that do not apply to the stack."""
     without = (PRICED,) if stack == OURS else MESSAGES
     remedy = "a framework's --stack" if stack == OURS else f"--stack {OURS}"
     for parameter in context.command.params:
@@ -107,7 +107,10 @@ def _check_stack(context: click.Context, stack: str) -> None:
 
 
 def _once(source: str, options: Mapping[str, Any]) -> None:
-    """Simulate a plan message by message, show the report, and write what the options say."""
+    """Simulate a plan message by message, print the report, and write the files that the options name.
+
+    Raises JobError if a device's memory overflows.
+    """
     trace_path = options["trace_path"]
     simulation, result = _simulated(source, options)
     if options["json_path"] is not None:
@@ -122,7 +125,7 @@ def _once(source: str, options: Mapping[str, Any]) -> None:
 
 
 def _simulated(source: str, options: Mapping[str, Any]) -> tuple[Simulation, Report]:
-    """Simulate the plan, which is saved where the options say; for a trace every message is recorded."""
+    """Simulate the plan and save it if an output is given. For a trace, every worker is simulated by itself."""
     machine, plan = load_topology(options["topo"]), _plan(source, options)
     settings = Settings(**{field.name: options[field.name] for field in fields(Settings)})
     program = plan_program(plan, machine, settings.prefetch)
@@ -135,7 +138,7 @@ def _simulated(source: str, options: Mapping[str, Any]) -> tuple[Simulation, Rep
 
 
 def _plan(source: str, options: Mapping[str, Any]) -> Plan:
-    """Load the plan, or search it; for little time, or within memory, on the machine that is simulated."""
+    """Load the plan, or search it. With --objective time or --memory, the search is for the simulated machine."""
     if is_saved_plan(source):
         saved = load_plan(source)
         return saved if options["parallel"] is None else search_plan(saved.graph, parallel=options["parallel"])

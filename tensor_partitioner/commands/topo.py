@@ -1,4 +1,4 @@
-"""The command `topo`: machines shown, checked and imported."""
+"""The command `topo`: show, check and import machines."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def commands() -> None:
 
 @commands.command("list")
 def list_machines() -> None:
-    """List the machines that have names; K in a name is any number."""
+    """List the machines that have names. K in a name is any number."""
     rows = []
     for name in (*available(), *sold(), *(f"{name}-nodes-K" for name in sold())):
         machine = load_topology(name.replace("-K", "-1"))
@@ -43,9 +43,9 @@ def list_machines() -> None:
 @commands.command()
 @click.argument("machine")
 @click.argument("ends", nargs=-1, metavar="[FROM TO]")
-@click.option("--full", is_flag=True, help="Print the file instead, written out: every device, link and type.")
+@click.option("--full", is_flag=True, help="Print the file with all devices, links and types written out.")
 def show(machine: str, ends: tuple[str, ...], full: bool) -> None:
-    """Draw MACHINE, a file or a name, and print bandwidth, latency and route between two devices, or any two."""
+    """Draw MACHINE, a file or a name, with bandwidth, latency and route between two devices, or between all."""
     if full:
         click.echo(full_text(machine), nl=False)
         return
@@ -65,9 +65,9 @@ def show(machine: str, ends: tuple[str, ...], full: bool) -> None:
 @click.argument("machines", nargs=-1, required=True, metavar="MACHINE...")
 @click.pass_context
 def check(context: click.Context, machines: tuple[str, ...]) -> None:
-    """Check machines: what is wrong, and what can hardly be meant.
+    """Check topology files and warn about implausible figures.
 
-    Exit status 2 where one is wrong, else 1 where one has figures that can hardly be meant.
+    Exit status 2 if a machine is invalid, else 1 if it has implausible figures.
     """
     worst = 0
     for machine in machines:
@@ -90,10 +90,10 @@ def check(context: click.Context, machines: tuple[str, ...]) -> None:
 
 @commands.command("import")
 @click.argument("path", metavar="FILE", type=click.Path(path_type=Path))
-@click.option("--device", help="The type of its GPUs, from topologies/devices, with their rates and memory.")
-@click.option("-o", "output", type=WRITTEN, help="Write the machine's file; without it, it is printed.")
+@click.option("--device", help="Type of its GPUs, one of topologies/devices: sets their rates and memory.")
+@click.option("-o", "output", type=WRITTEN, help="Write the topology file.  [default: print it]")
 def import_(path: Path, device: str | None, output: Path | None) -> None:
-    """Import NCCL's topology XML, or what `nvidia-smi topo -m` prints.
+    """Import a machine from NCCL's topology XML, or from the output of `nvidia-smi topo -m`.
 
     Other packages may add formats, as extras/hwloc and extras/infragraph do.
     """

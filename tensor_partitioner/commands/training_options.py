@@ -1,4 +1,4 @@
-"""Options of `execute` that say how training goes on, and the request of a job that they make for a plan."""
+"""Options of `execute` that control training, and the job request that they make for a plan."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ FOLDER = click.Path(file_okay=False, path_type=Path)
 EITHER = click.Path(path_type=Path)
 FILES = " or ".join([*(f"FILE{suffix}" for suffix in ARRAYS), "a FOLDER of .npy"])
 WEIGHTS = "Initial state dict: .safetensors, .npz or a torch.save file.  [default: random]"
-ON_NAN = "After a step that is not finite: end with status 1, take it back, or go on without checkpoints."
+ON_NAN = "After a step with values that are not finite: end with status 1, undo it, or continue without checkpoints."
 INTERVAL = "N|step|epoch"
 OF_A_JOB = (
     *("steps", "evaluate_every", "log_every", "log_to", "checkpoint", "checkpoint_every", "save_weights"),
     *("on_nan", "agree", "check", "tasks", "graphs"),
 )
-"""Options that a job takes as they are."""
+"""Options that are passed to a job unchanged."""
 
 
 def _interval(_context: click.Context, _option: click.Parameter, text: str | None) -> Interval | None:
@@ -55,21 +55,21 @@ _OPTIONS = (
     click.option("--every", "checkpoint_every", metavar=INTERVAL, callback=_interval, help="Checkpoint interval."),
     click.option("--resume", type=EITHER, metavar="DIR", help="Resume from the last checkpoint, under any plan."),
     click.option("--on-nan", type=click.Choice(["stop", "skip", "continue"]), default="stop", help=ON_NAN),
-    click.option("--agree/--no-agree", default=True, help="Compare what ranks train on and hold."),
+    click.option("--agree/--no-agree", default=True, help="Check that ranks have the same samples and replicas."),
 )
 
 
 def training_options(command: F) -> F:
-    """Give a command the options of training."""
+    """Add the options of training to a command."""
     for option in reversed(_OPTIONS):
         command = option(command)
     return command
 
 
 def job_request(path: Path, plan: Plan, xp: Any, transport: str, options: Mapping[str, Any]) -> JobRequest:
-    """Return what the job of a plan does; what the options leave open is as in the checkpoint `resume`.
+    """Return the request of a plan's job. Options that are not given are taken from the checkpoint `resume`.
 
-    Raises InputError or OSError for what does not fit the plan.
+    Raises InputError or OSError for files that do not fit the plan.
     """
     resume = None if options["resume"] is None else Checkpoint.of(options["resume"], plan)
     if options["checkpoint"] is not None:
@@ -96,7 +96,10 @@ def job_request(path: Path, plan: Plan, xp: Any, transport: str, options: Mappin
 
 
 def _data(path: Path, plan: Plan, xp: Any, options: Mapping[str, Any], resume: Checkpoint | None) -> DataSet:
-    """Return the data set of the options, or of the checkpoint that is resumed, which must have been trained on it."""
+    """Return the data set that the options name, or that of the resumed checkpoint.
+
+    Raises InputError if it does not fit the plan, and CheckpointError if the checkpoint was trained on another.
+    """
     try:
         require_dtypes(xp, (tensor.dtype for tensor in plan.graph.tensors.values()))
         data = data_set(_data_name(options["data"], resume), plan.graph, plan.seed, not options["in_order"])
@@ -104,30 +107,30 @@ def _data(path: Path, plan: Plan, xp: Any, options: Mapping[str, Any], resume: C
         raise InputError(f"{path}: {error}") from error
     if resume is not None and resume.manifest.data != data.identity:
         saved, expected = map(_named, (resume.manifest.data, data.identity))
-        raise CheckpointError(f"{resume.folder}: expected data {expected}, found that of {saved}")
+        raise CheckpointError(f"{resume.folder}: expected data {expected}, found {saved}")
     return data
 
 
 def check_one_plan(plans: int, options: Mapping[str, Any]) -> None:
-    """Raise InputError where options are for one plan and there are several, or do not go together."""
+    """Raise an InputError if options for one plan are given with several, or if options contradict each other."""
     named = [
         name for name in ("weights", "save_weights", "checkpoint", "resume", "log_to") if options[name] is not None
     ]
     if plans > 1 and named:
-        raise InputError(f"--{named[0].replace('_', '-')} is of one training: expected one plan, found {plans}")
+        raise InputError(f"--{named[0].replace('_', '-')} applies to one training: expected one plan, found {plans}")
     if options["checkpoint_every"] is not None and options["checkpoint"] is None:
-        raise InputError("--every says how often to write checkpoints: expected --checkpoint DIR, found none")
+        raise InputError("--every is the interval of checkpoints: expected --checkpoint DIR, found none")
     if options["resume"] is not None and options["weights"] is not None:
-        raise InputError("--resume goes on with the weights of its checkpoint: expected no --weights")
+        raise InputError("--resume uses the weights of its checkpoint: expected no --weights")
     if options["resume"] is not None and options["check"]:
-        raise InputError("--check compares a training from its start: expected no --resume")
+        raise InputError("--check compares training from step 0: expected no --resume")
     saved = options["save_weights"]
     if saved is not None and saved.exists() and not saved.is_file():
-        raise InputError(f"--save-weights {saved}: expected a plain file, which all ranks write, found another")
+        raise InputError(f"--save-weights {saved}: expected a regular file (all ranks write it), found another kind")
 
 
 def _data_name(name: str | None, resume: Checkpoint | None) -> str:
-    """Return which data set to make; a user's file is known by what it holds, so it must be named."""
+    """Return the name of the data set. A user's file has no name in a checkpoint, so `--data` must name it."""
     if name is not None:
         return name
     known = "random" if resume is None else resume.manifest.data.partition(" ")[0]
@@ -138,19 +141,19 @@ def _data_name(name: str | None, resume: Checkpoint | None) -> str:
 
 
 def _named(identity: str) -> str:
-    """Say what a checkpoint knows a data set by: how its digest begins, and of a file whether it is --in-order."""
+    """Return how a checkpoint's data set is shown: its name, the start of its digest, and --in-order if set."""
     known, _, content = identity.partition(" ")
     name = known if known in DATA_SETS else "FILE"
     return f"{name}{content and f' of content {content[:12]}'}{' --in-order' if known == ROWS else ''}"
 
 
 def _check_folder(folder: Path, resume: Checkpoint | None) -> None:
-    """Refuse to mix the checkpoints of two trainings."""
+    """Raise an InputError if the folder holds checkpoints of another training."""
     existing = checkpoints(folder)
     if existing and (resume is None or not resume.folder.exists() or not existing[-1].samefile(resume.folder)):
         raise InputError(
             f"--checkpoint {folder}: expected no checkpoints of another training, found {existing[-1].name}: "
-            f"--resume {folder} goes on from it"
+            f"--resume {folder} continues it"
         )
 
 
@@ -159,10 +162,10 @@ def _check_held_out(path: Path, plan: Plan, data: DataSet) -> None:
         raise InputError(f"{path}: expected data with samples held out, found {data.identity}")
     if not data.held_out.steps_per_epoch:
         raise InputError(
-            f"{path}: --eval by the loss expected a batch of {data.held_out.batch} samples held out, found "
+            f"{path}: --eval by the loss: expected at least a batch of {data.held_out.batch} held-out samples, found "
             f"{data.held_out.count}"
         )
     if data.held_out.metric == "logits" and classification(plan.graph) is None:
-        raise InputError(f"{path}: --eval expected metrics logits [..., classes] and labels [...], found others")
+        raise InputError(f"{path}: --eval: expected metrics logits [..., classes] and labels [...], found others")
     if data.held_out.metric not in plan.graph.metrics:
-        raise InputError(f"{path}: --eval expected the metric {data.held_out.metric}, found none")
+        raise InputError(f"{path}: --eval: expected the metric {data.held_out.metric}, found none")

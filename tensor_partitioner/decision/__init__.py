@@ -1,4 +1,4 @@
-"""The decision: of all ways to train a model on a machine that people use, and our own, the fastest that fits."""
+"""Decisions: the fastest way to train a model on a machine that fits, among standard strategies and searched plans."""
 
 from tensor_partitioner.decision.answer import Answer
 from tensor_partitioner.decision.deciding import decide

@@ -1,10 +1,10 @@
-"""An anchor: what one measured step tells about how long kernels, exchanges and the host take.
+"""Anchors: correct predictions by one measured step.
 
-A step's seconds t depend on how many times as long as predicted each part takes, exp(x), where x is 0 as long as
-nothing is measured. Of each part x has the variance of what runs of one model on one machine have in common on the
-scoreboard, and beside it each run has an error of its own. One measured step gives one equation, log t(x) + error =
-log measured. Its most likely x is the Kalman filter's: the gain of a part goes with how much the step depends on it,
-s = d log t / d x where nothing is measured. As t is no power of exp(x), that gain is found which fulfils the equation.
+The seconds t of a step depend on how much slower than predicted its kernels, its exchanges and its host are, exp(x) for
+each. Without a measurement x is 0. The prior variance of x is what runs of one model on one machine have in common on
+the scoreboard; each run has an error of its own besides. One measured step gives one equation, log t(x) + error = log
+measured. The most likely x is that of a Kalman filter: the gain of a part is proportional to the sensitivity of the
+step to it, s = d log t / d x at x = 0. Because log t is not linear in x, the gain is scaled until the equation holds.
 """
 
 from __future__ import annotations
@@ -26,19 +26,20 @@ from tensor_partitioner.projection import inner_of, project_source
 from tensor_partitioner.replicas import Source
 
 PARTS = 3
-"""Kernels, exchanges, the host."""
+"""Kernels, exchanges, host."""
 
 STEP = 0.05
-"""Of x, between the two steps whose ratio says how much a step depends on a part."""
+"""Step in x of the finite differences that estimate the sensitivities."""
 
 MOST_ROUNDS = 60
 CLOSE = 1e-9
 
 
 class Prior(NamedTuple):
-    """Variances of the logarithm of measured over predicted seconds: what runs have in common, and of each beside it.
+    """Variances of log(measured / predicted seconds), split into three independent parts.
 
-    Runs of one source have `source` in common, those of one model on one machine `model`, too; `own` is a run's.
+    `source` is shared by runs of one source, `model` by runs of one model on one machine; `own` belongs to a single
+    run.
     """
 
     source: float
@@ -47,9 +48,10 @@ class Prior(NamedTuple):
 
 
 def prior(scores: Iterable[PublishedScore], *, experts: bool) -> Prior:
-    """Return the variances of published runs, of mixtures of experts by mixtures alone; where there are none, by all.
+    """Return the variances among published runs: those of mixtures of experts if `experts`, else the others.
 
-    Each source weighs as much. Sources differ by their means; about these lie the runs of each.
+    If there are none of that kind, all runs are used. Every source has the same weight. The variance between sources is
+    that of their means; runs of a source vary around its mean.
     """
     every = tuple(scores)
     alike = [score for score in every if score.experts == experts] or every
@@ -60,9 +62,10 @@ def prior(scores: Iterable[PublishedScore], *, experts: bool) -> Prior:
 
 
 def anchor(price: Callable[[Stack], float], stack: Stack, measured_s: float, common: float, own: float) -> Anchor:
-    """Return what a measured step of a stack tells, of which `price` predicts the seconds.
+    """Return the correction that a measured step of `measured_s` seconds implies.
 
-    `common` is the variance of a part's x, and `own` that of the step's own error.
+    `price` returns the predicted seconds of that step under a stack. `common` is the prior variance of each part's x,
+    and `own` the variance of the step's own error.
     """
     predicted_s = price(stack)
 
@@ -74,7 +77,7 @@ def anchor(price: Callable[[Stack], float], stack: Stack, measured_s: float, com
     known = common * sum(slope**2 for slope in slopes)
 
     def left_s(gained: float) -> float:
-        """Return the logarithm that is left of the measured seconds, less the step's own error of it."""
+        """Return what remains of log(measured seconds) after the correction and the step's own error."""
         return log(measured_s / seconds([common * slope * gained for slope in slopes])) - own * gained
 
     gained = _root(left_s, log(measured_s / predicted_s) / (known + own))
@@ -90,7 +93,7 @@ def anchor(price: Callable[[Stack], float], stack: Stack, measured_s: float, com
 
 
 def _root(of: Callable[[float], float], guess: float) -> float:
-    """Return where a function is 0 that falls nearly along a line, by the secant method."""
+    """Return the root of a nearly linear, decreasing function, found by the secant method."""
     before, at = 0.0, of(0.0)
     for _ in range(MOST_ROUNDS):
         value = of(guess)
@@ -101,9 +104,10 @@ def _root(of: Callable[[float], float], guess: float) -> float:
 
 
 def measured_anchor(measured: str, source: Source, batch: int | None, machine: Cluster, stack: Stack) -> Anchor:
-    """Return what a step tells that was measured, as in "dp=8,tp=2 = 4.97 s"; an InputError for one that says nothing.
+    """Return the correction implied by a measurement such as "dp=8,tp=2 = 4.97 s".
 
-    It is a step of the model with this batch, parallel over as many devices of the machine as it says.
+    The measured step is one of this model and batch, on as many devices of the machine as the parallelism names. Raises
+    InputError if the text cannot be read or does not fit the model.
     """
     layout, _, pace = measured.rpartition("=")
     if not layout.strip() or batch is None:

@@ -1,4 +1,4 @@
-"""A decision on a terminal: the answer in a few lines, then the candidates, each with why it loses."""
+"""Decisions in a terminal: the answer in a few lines, then the candidates, each with the reason why it loses."""
 
 from __future__ import annotations
 
@@ -15,42 +15,42 @@ from tensor_partitioner.decision.record import COVERAGE, Anchor, Decision, Ranke
 from tensor_partitioner.decision.why import left_open, not_their_best, one_device
 
 HEADING = 10
-"""Characters of the names of the answer's lines, and of a gap before what they say."""
+"""Width of the column of labels, in characters."""
 
 FIGURES = "  {:>11} {:>8} {:>9}  "
-"""Step, MFU and memory of a candidate."""
+"""Columns of a candidate: step time, MFU, memory."""
 
 MOST_LINES = 39
-"""On a terminal where not all candidates are asked for."""
+"""Lines of an answer that does not show all candidates."""
 
 TOLD_SHARE = 0.01
-"""Of a step: causes of less are not told."""
+"""Causes below this share of the step are not shown."""
 
 
 STANDARD = ("data (DDP)", "ZeRO-1", "FSDP (ZeRO-3)", "tensor")
-"""Families that are shown whatever is faster."""
+"""Families that are always shown."""
 
 
 class _Wrapper(TextWrapper):
-    """Wraps a text between words, and degrees after commas."""
+    """Wraps text between words, and degrees of parallelism after commas."""
 
     wordsep_simple_re = re.compile(r"(\s+|(?<=,)(?=[^\s\d]))")
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a decision says, wrapped to the width of a terminal, with all candidates or those that 40 lines hold."""
+    """A decision as text, wrapped to the terminal's width, with all candidates or as many as fit in 40 lines."""
 
     decision: Decision
     all_candidates: bool = False
 
     def __rich_console__(self, _console: Console, options: ConsoleOptions) -> RenderResult:
-        """Write it line by line."""
+        """Yield the lines."""
         for number, line in enumerate(self.lines(options.max_width)):
             yield Text(line, style="" if number else "bold")
 
     def lines(self, width: int) -> list[str]:
-        """Return the lines, none longer than the width."""
+        """Return the lines, none longer than `width`."""
         decision = self.decision
         answer = [title(decision), *(line for name, text in facts(decision) for line in fact(name, text, width))]
         if decision.best.fits:
@@ -73,18 +73,18 @@ class Answer:
 
 @display.tables.register
 def _(shown: Decision) -> tuple[Answer, ...]:
-    """Show the answer, and the best candidate of every family."""
+    """Show the answer and the best candidate of each family."""
     return (Answer(shown),)
 
 
 def title(decision: Decision) -> str:
-    """Say what is trained on what."""
+    """Return the title: the model and the devices."""
     model, machine = decision.model, decision.machine
     return f"{model.name} on {machine.devices} x {machine.device}"
 
 
 def facts(decision: Decision) -> Iterator[tuple[str, str]]:
-    """Yield the lines of the answer: their names, and what they say."""
+    """Yield the lines of the answer, as pairs of a label and a text."""
     best = decision.best
     if not best.fits:
         yield "", decision.verdict
@@ -106,13 +106,13 @@ def facts(decision: Decision) -> Iterator[tuple[str, str]]:
 
 
 def spare(decision: Decision) -> str:
-    """Say how much memory the best leaves, and for which share of published runs that would have been too little."""
+    """Return how much memory the best candidate leaves, and the share of published runs that needed more than that."""
     left = f"{display.quantity(decision.best.margin_bytes, 'B')} to spare"
     return f"{left}: too little for {decision.memory_risk:.0%} of published runs" if decision.memory_risk else left
 
 
 def _pace(decision: Decision) -> str:
-    """Write a step's seconds, their band, tokens or samples a second, and the share of the peak."""
+    """Return the seconds of a step with their range, the throughput and the MFU."""
     best = decision.best
     step, band = display.seconds(best.seconds_per_step), band_of(decision)
     return ", ".join(
@@ -121,7 +121,7 @@ def _pace(decision: Decision) -> str:
 
 
 def _anchored(anchor: Anchor) -> str:
-    """Say what a measured step changes."""
+    """Return how a measured step corrects the predictions."""
     measured, predicted, anchored = map(display.seconds, (anchor.measured_s, anchor.predicted_s, anchor.anchored_s))
     return (
         f"the measured step took {measured}, predicted {predicted}, now {anchored}: kernels x{anchor.kernels:.2f}, "
@@ -130,7 +130,7 @@ def _anchored(anchor: Anchor) -> str:
 
 
 def band_of(decision: Decision) -> str:
-    """Write the band of the best step; "" where there is none."""
+    """Return the range of the best step's seconds; "" if it is unknown."""
     if decision.band is None:
         return ""
     low, high = (display.seconds(float(f"{ratio * decision.best.seconds_per_step:.3g}")) for ratio in decision.band)
@@ -138,14 +138,14 @@ def band_of(decision: Decision) -> str:
 
 
 def rate(row: RankedCandidate) -> str:
-    """Write tokens a second, or samples where these are no sequences."""
+    """Return tokens per second, or samples per second for models without sequences."""
     if row.tokens_per_s is None:
         return f"{display.number(row.samples_per_s)} samples/s"
     return f"{display.number(row.tokens_per_s)} tokens/s"
 
 
 def assumed(decision: Decision) -> str:
-    """Write what is trained, how, and by what software."""
+    """Return the batch, precision, optimizer and software stack that the decision assumes."""
     model = decision.model
     tokens = () if model.sequence is None else (f"sequence {model.sequence}",)
     return ", ".join(
@@ -154,7 +154,7 @@ def assumed(decision: Decision) -> str:
 
 
 def searched(decision: Decision) -> str:
-    """Say how many candidates there were, how many of them were priced, and whether any may be faster."""
+    """Return the numbers of candidates that were considered, priced and not reached, and what they prove."""
     search = decision.search
     left = f", {search.unfinished:,} not reached" if search.unfinished else ""
     if search.unfinished:
@@ -166,13 +166,16 @@ def searched(decision: Decision) -> str:
 
 
 def exporting(decision: Decision) -> str:
-    """Return the command that writes a launch file; of a plan that a search found, after that which makes it."""
+    """Return the command that writes a launch file.
+
+    For a searched plan, it is preceded by the command that makes the plan.
+    """
     export = next((line for line in decision.commands if line.startswith("export-plan")), decision.commands[-1])
     return export if decision.best.parallel is not None else f"{decision.commands[0]} && {export}"
 
 
 def _row(row: RankedCandidate, width: int, *, at_most: bool) -> list[str]:
-    """Return a candidate's lines: figures with its family, its degrees, why it loses."""
+    """Return the lines of a candidate: its figures and family, its degrees, and why it loses."""
     seconds = ("≤ " if at_most and row.parallel is not None else "") + display.seconds(row.seconds_per_step)
     memory = display.quantity(row.needed_bytes, "B")
     figures = FIGURES.format(seconds, f"{row.utilisation:.1%}", memory)
@@ -185,13 +188,13 @@ def _row(row: RankedCandidate, width: int, *, at_most: bool) -> list[str]:
 
 
 def fact(name: str, text: str, width: int) -> list[str]:
-    """Return the lines of a named fact, wrapped to a width."""
+    """Return the lines of a label and its text, wrapped to `width`."""
     lines = _indented(text, width, HEADING)
     return [f"{name:<{HEADING}}{lines[0].lstrip()}", *lines[1:]]
 
 
 def _command(name: str, text: str, width: int) -> list[str]:
-    """Write a command that can be copied from a terminal: it goes on after a backslash."""
+    """Return the lines of a command that can be copied from the terminal: they are continued by backslashes."""
     margin = " " * HEADING
     lines = TextWrapper(
         width - 2, initial_indent=f"{name:<{HEADING}}", subsequent_indent=margin, break_on_hyphens=False,

@@ -1,8 +1,8 @@
-"""Bounds: seconds that no step of some candidates takes less than, and bytes that none needs less than.
+"""Lower bounds on the step time and on the memory of groups of candidates.
 
-What workers divide takes each of them its even part at least, however they divide it, and all launches besides: a
-kernel, or an exchange of a group, takes no longer than its parts one after the other. So what a replica takes bounds
-what one takes that is divided further, and one device bounds all.
+Each of n workers that divide some work does at least an n-th of it, however they divide it, and pays for all launches:
+no kernel, and no exchange of a group, takes longer than its parts one after the other. So the times of a replica bound
+those of any finer division of it, and the times of one device bound all.
 """
 
 from __future__ import annotations
@@ -37,14 +37,15 @@ from tensor_partitioner.replicas import Source
 
 UNDIVIDED = Parallel()
 Key = tuple[Parallel, int]
-"""How a replica is divided, and its micro-batch."""
+"""How a replica is divided, and the samples of its micro-batch."""
 
 
 class Floor(NamedTuple):
-    """Seconds that a micro-batch takes a worker at least, through all stages.
+    """Least seconds that a worker spends on a micro-batch, summed over all pipeline stages.
 
-    They are of its kernels, of those without gradients of weights, of its kernels at the best rates that they attain,
-    of which products on tensor cores, of what lies between kernels, of exchanges, and of the host.
+    `kernels_s`: all kernels. `inputs_s`: kernels except gradients of weights. `roof_s`: kernels at the best rates they
+    attain. `product_s`: the part of `roof_s` for products on tensor cores. `launched_s`: gaps between kernels.
+    `exchanged_s`: exchanges. `host_s`: the host.
     """
 
     kernels_s: float
@@ -56,9 +57,10 @@ class Floor(NamedTuple):
     host_s: float
 
     def over(self, parts: int) -> Floor:
-        """Return the floor of each of so many parts that it is divided into.
+        """Return the floor of each of `parts` equal parts.
 
-        In halves of halves no tile of a product, nor part of its sum, is one that the whole could not be cut into.
+        If `parts` is not a power of two, a part may have tiles or sums that the whole cannot be cut into, so only the
+        times at best rates are divided.
         """
         roof_s = self.roof_s / parts
         divided = [max(0.0, of - self.launched_s) / parts for of in (self.kernels_s, self.inputs_s)]
@@ -69,29 +71,29 @@ class Floor(NamedTuple):
         return Floor(kernels_s, divided[1], roof_s, product_s, self.launched_s, exchanged_s, self.host_s)
 
     def step_s(self, pp: int, count: int) -> float:
-        """Return the seconds of a step by the best of the schedules, of so many micro-batches."""
+        """Return the least seconds of a step of `count` micro-batches over `pp` stages, under the best schedule."""
         work_s = count * max(self.kernels_s + self.exchanged_s, self.host_s) / pp
-        if pp == 1 or count % pp == 0:  # chunks may make any bubble small
+        if pp == 1 or count % pp == 0:  # interleaving may remove the bubble
             return work_s
         inputs_s = count * (max(0.0, self.inputs_s) + self.exchanged_s) / pp
         return min(with_bubble(work_s, pp, count), max(work_s, with_bubble(inputs_s, pp, count)))
 
 
 def with_bubble(work_s: float, pp: int, count: int) -> float:
-    """Return what a step takes at least whose stages work so long in the mean: the bubble that a pipeline has besides.
+    """Return the least seconds of a step, given the mean seconds that a stage works: the work and the pipeline bubble.
 
-    With stages of seconds t_0 ... t_(p-1) a micro-batch, stage s ends no earlier than m t_s and what the first
-    micro-batch takes those before it, t_0 + ... + t_(s-1). The latest end is earliest where all ends are equal, each t
-    less than the one before by its m-th part.
+    Let m = `count`. With stages that take t_0 ... t_(p-1) seconds per micro-batch, stage s ends no earlier than m t_s
+    plus the time of the first micro-batch in the stages before it, t_0 + ... + t_(s-1). The latest end is earliest if
+    all ends are equal, that is if each t is smaller than the one before by a factor 1 - 1/m.
     """
     return work_s * pp / count / (1 - (1 - 1 / count) ** pp)
 
 
 @dataclass(eq=False)
 class Division:
-    """A replica at work on a micro-batch: the blocks of the network, of which a few differ.
+    """A replica that works on one micro-batch, as the blocks of the network. Most blocks are equal.
 
-    Its job has no parallelism. `extents` is the greatest common divisor of those that tensor parallelism splits.
+    Its job has no parallelism. `extents` is the greatest common divisor of the extents that tensor parallelism splits.
     """
 
     job: Job
@@ -100,17 +102,17 @@ class Division:
 
     @cached_property
     def few(self) -> tuple[Block, ...]:
-        """Those that differ."""
+        """The distinct blocks."""
         return tuple({id(block): block for block in self.job.blocks}.values())
 
     @cached_property
     def at(self) -> NDArray[np.intp]:
-        """Which of the few stands at each place."""
+        """Indices into `few`, one for each block of the network: [blocks]."""
         numbers = {id(block): number for number, block in enumerate(self.few)}
         return np.array([numbers[id(block)] for block in self.job.blocks])
 
     def begins(self, parallel: Parallel) -> NDArray[np.intp]:
-        """Return where each chunk begins, the first ones of all stages before the second ones."""
+        """Return the index of the first block of each chunk: the first chunks of all stages, then the second ones."""
         parts = parallel.pp * parallel.chunks
         if parts not in self._begins:
             ranges = stages_of(replace(self.job, parallel=parallel))
@@ -118,7 +120,7 @@ class Division:
         return self._begins[parts]
 
     def floor(self, recompute: str) -> Floor:
-        """Return the floor of its micro-batch, of which it is itself."""
+        """Return the floor of its micro-batch."""
         stack, steps = self.job.stack, Steps(replace(self.job, parallel=Parallel(recompute=recompute)))
         kernels_s = weights_s = roof_s = exchanged_s = launches = host_s = product_s = 0.0
         for block, count in zip(self.few, map(float, np.bincount(self.at)), strict=True):
@@ -135,21 +137,24 @@ class Division:
 
     @cached_property
     def lasting(self) -> tuple[float, float, float]:
-        """Bytes of the optimizer's, of gradients and of weights, which ZeRO's stages share out."""
+        """Bytes of optimizer states, gradients and weights: what ZeRO stages 1, 2 and 3 shard."""
         states = sum(block.master_bytes + block.state_bytes for block in self.job.blocks)
         gradients = sum(gradient_bytes(block, self.job.stack) for block in self.job.blocks)
         return states, gradients, sum(block.weight_bytes for block in self.job.blocks)
 
     @cached_property
     def kept(self) -> Mapping[str, int]:
-        """Bytes that its layers keep of a micro-batch, by recomputation."""
+        """Bytes of activations that the layers keep for a micro-batch, by kind of recomputation."""
         layers = [(before.boundary_bytes, block) for before, block in pairwise(self.job.blocks) if block.is_layer]
         return {again: sum(kept_bytes(block, nbytes, again) for nbytes, block in layers) for again in KEPT}
 
 
 @lru_cache(1 << 12)
 def _further(within: Parallel) -> tuple[Parallel, ...]:
-    """Return what a replica divides further, from one device on, and itself: context after layers, experts last."""
+    """Return a chain of divisions from one device to `within`, each dividing the one before further.
+
+    Tensor parallelism grows first, then context parallelism, experts last.
+    """
     lineage = [within]
     while within.workers > 1:
         if within.ep > 1:
@@ -164,7 +169,7 @@ def _further(within: Parallel) -> tuple[Parallel, ...]:
 
 
 def _extents(plan: Plan) -> int:
-    """Return the greatest common divisor of the extents that tensor parallel workers split; 0 where they split none."""
+    """Return the greatest common divisor of the extents that tensor parallel workers split; 0 if they split none."""
     if "tp" not in plan.ways.axes:
         return 0
     at = plan.ways.axes.index("tp")
@@ -173,14 +178,14 @@ def _extents(plan: Plan) -> int:
 
 
 def _parts(whole: Key, part: Key) -> int:
-    """Return among how many workers, and micro-batches, a replica's work on a micro-batch is divided further."""
+    """Return over how many workers and micro-batches the replica `part` divides the work of the replica `whole`."""
     (divided, samples), (within, micro_batch) = whole, part
     return within.tp * within.cp * samples // (divided.tp * divided.cp * micro_batch)
 
 
 @dataclass(eq=False)
 class Bounds:
-    """What bounds the branches of a space: replicas of a source on a cluster, as far as they are worked out."""
+    """Lower bounds for the branches of a space. Replicas are built on demand and cached."""
 
     source: Source
     cluster: Cluster
@@ -190,7 +195,7 @@ class Bounds:
     _floors: dict[tuple[Key, str, bool], Floor] = field(default_factory=dict)
 
     def division(self, within: Parallel, micro_batch: int) -> Division | None:
-        """Return a replica at work on a micro-batch; None where it cannot be divided so."""
+        """Return a replica that works on a micro-batch; None if the model cannot be divided so."""
         key = within, micro_batch
         if key not in self._divisions:
             self._divisions[key] = self._divided(key, self.stack)
@@ -211,9 +216,10 @@ class Bounds:
         return Division(job, _extents(inner.replica.plan))
 
     def _lineage(self, branch: Branch) -> Iterator[Key]:
-        """Yield what bounds a branch's replica, and itself last: one device, and all samples at once, divided further.
+        """Yield the replicas that bound a branch, coarsest first and its own last.
 
-        No micro-batch takes less than its part of what a larger one takes.
+        A smaller micro-batch takes at least its share of the time of a larger one, so replicas with all samples bound
+        it.
         """
         within, micro_batch = branch.within, branch.micro_batch
         yield UNDIVIDED, within.ep * micro_batch
@@ -221,7 +227,10 @@ class Bounds:
         yield within, micro_batch
 
     def build(self, branch: Branch) -> bool:
-        """Work out the first replica of a branch's lineage that is not; False where its own is."""
+        """Build the first replica of a branch's lineage that is not built yet.
+
+        Return False if its own replica is built.
+        """
         own = branch.within, branch.micro_batch
         if own in self._divisions:
             return False
@@ -232,11 +241,11 @@ class Bounds:
         return True
 
     def built(self, branch: Branch) -> Division | None:
-        """Return the replica of a branch, where it is worked out."""
+        """Return the replica of a branch; None if it is not built or impossible."""
         return self._divisions.get((branch.within, branch.micro_batch))
 
     def step_s(self, branch: Branch) -> float:
-        """Return seconds that no candidate of a branch is below, by what is worked out."""
+        """Return a lower bound on the seconds of every candidate of a branch, from the replicas built so far."""
         own = branch.within, branch.micro_batch
         if self._divisions.get(own) is not None:
             return self._limited_s(self._floor(own, branch.recompute, is_own=True), branch)
@@ -248,20 +257,21 @@ class Bounds:
         return self._limited_s(Floor(*map(max, zip(*floors, strict=True))), branch) if floors else 0.0
 
     def _limited_s(self, floor: Floor, branch: Branch) -> float:
-        """Return seconds that no step of a floor is below within the power limit; a stage's work is the mean of all."""
+        """Return the least seconds of a step within the device's power limit. Stages share the work evenly."""
         count, power = self.space.batch // (branch.dp * branch.micro_batch), self.cluster.built.devices[0].spec.power
         product_s, memory_s = (count * of / branch.pp for of in (floor.product_s, floor.roof_s - floor.product_s))
         return within_limit_s(power, floor.step_s(branch.pp, count), product_s, memory_s)
 
     def _divides_alike(self, key: Key, tp: int) -> bool:
-        """True if a replica is worked out, and so many tensor parallel workers split all that its own split."""
+        """True if the replica is built and `tp` workers can split everything that its tensor parallel workers split."""
         division = self._divisions.get(key)
         return division is not None and (key[0].tp in (1, tp) or division.extents % tp == 0)
 
     def _floor(self, key: Key, recompute: str, *, is_own: bool = False) -> Floor:
-        """Return the floor of a replica, or of what divides it further.
+        """Return the floor of a replica (`is_own`), or one that holds for all finer divisions of it.
 
-        No kernel of that is slower than its parts: none for its number of softmaxes or the length of its sums.
+        The latter ignores that kernels slow down for their number of softmaxes or the length of their sums, because
+        smaller kernels may not.
         """
         if (key, recompute, is_own) not in self._floors:
             stack = self.stack
@@ -278,7 +288,10 @@ class Bounds:
         return self._floors[key, recompute, is_own]
 
     def least_bytes(self, branch: Branch) -> float:
-        """Return bytes that all candidates of a branch need, by its replica or by what one device holds."""
+        """Return a lower bound on the bytes that every candidate of a branch needs per device.
+
+        It comes from the branch's replica if that is built, otherwise from what one device holds.
+        """
         within, zero, shared = branch.within, max(self.space.zeros(branch), default=0), branch.dp * branch.within.cp
         division, tp, ep, cp = self.built(branch), 1, 1, 1
         if division is None:

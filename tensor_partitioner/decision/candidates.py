@@ -1,4 +1,4 @@
-"""Candidates: the space of named parallelism, every factorisation of the devices with every word that goes with it."""
+"""The candidates: all factorisations of the devices into parallel degrees, with all settings that go with them."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from planner.parallel import RECOMPUTE, WEIGHTS, Parallel
 from planner.plans.phases import DEFAULT, INTERLEAVED, SCHEDULE_NAMES, read_schedule
 
 KEPT = tuple(RECOMPUTE)
-"""Recomputation, that which keeps most first."""
+"""Kinds of recomputation. The first keeps the most activations."""
 
 Word = int | str | bool
 Value = TypeVar("Value", bound=Word)
 
 
 class Degrees(NamedTuple):
-    """How many workers there are along each axis; some of the data parallel ones may share out experts."""
+    """Number of workers along each axis. Expert parallelism uses some of the data parallel workers."""
 
     tp: int
     cp: int
@@ -28,9 +28,9 @@ class Degrees(NamedTuple):
 
 
 class Branch(NamedTuple):
-    """What candidates have in common that differ in ZeRO's stage and the schedule alone.
+    """A set of candidates that differ only in the ZeRO stage and the pipeline schedule.
 
-    `within` divides what a replica does with a micro-batch.
+    `within` says how the workers of a replica divide the work on a micro-batch.
     """
 
     within: Parallel
@@ -40,17 +40,18 @@ class Branch(NamedTuple):
     recompute: str
 
     def way(self, zero: int = 0, schedule: str = DEFAULT) -> Parallel:
-        """Return a candidate of it."""
+        """Return a candidate of the branch."""
         ep, cp, tp, sp = self.within.ep, self.within.cp, self.within.tp, self.within.sp
         return Parallel(self.pp, self.dp, ep, cp, tp, sp, zero, self.micro_batch, schedule, self.recompute)
 
 
 @dataclass(frozen=True, slots=True)
 class ParallelSpace:
-    """All ways to train a network of so many blocks with a batch on all devices; `pins` are words that are given.
+    """All strategies to train a network with a batch on all devices, restricted by `pins` (values by word).
 
-    `experts` are those of a layer, 1 without any. Of recomputation those are tried that change something, of ZeRO's
-    stages 1 and 2 where weights are `updated`.
+    `blocks` is the number of blocks that stages can divide. `experts` is the number of experts per layer, 1 without
+    any. `recompute` lists the kinds of recomputation that make a difference. ZeRO stages 1 and 2 are candidates only if
+    weights are `updated`.
     """
 
     devices: int
@@ -62,7 +63,7 @@ class ParallelSpace:
     pins: Mapping[str, Word] = field(default_factory=dict)
 
     def degrees(self) -> Iterator[Degrees]:
-        """Yield every factorisation whose replicas divide the batch, and whose stages have a block each."""
+        """Yield the factorisations whose data parallelism divides the batch and whose stages have a block each."""
         for tp in self._pinned("tp", divisors(self.devices)):
             for cp in self._pinned("cp", divisors(self.devices // tp)):
                 for pp in self._pinned("pp", divisors(self.devices // (tp * cp))):
@@ -71,7 +72,7 @@ class ParallelSpace:
                         yield Degrees(tp, cp, pp, dp)
 
     def branches(self, degrees: Degrees) -> Iterator[Branch]:
-        """Yield the branches of some degrees: experts, `sp`, micro-batches and recomputation."""
+        """Yield the branches with given degrees: all choices of experts, `sp`, micro-batch and recomputation."""
         tp, cp, pp, dp = degrees
         every = KEPT if "recompute" in self.pins else self.recompute
         micro_batches, recompute = self._micro_batches(dp), self._pinned("recompute", every)
@@ -93,9 +94,10 @@ class ParallelSpace:
                 yield from self.candidates(branch)
 
     def undivided(self, per_node: int) -> Iterator[Parallel]:
-        """Yield ways to take all samples at once, with pinned degrees: a micro-batch a stage, nothing computed again.
+        """Yield strategies that take the whole batch as one micro-batch per stage, without recomputation.
 
-        Where no degree is pinned, tensor parallelism is within a node, and there are no stages, nor parts of samples.
+        Unless pins say otherwise, tensor parallelism stays within a node, and there is neither pipeline nor context
+        parallelism.
         """
         pins = {word: value for word, value in self.pins.items() if word not in ("micro_batch", "schedule")}
         space = replace(self, pins={"pp": 1, "cp": 1, **pins, "recompute": KEPT[0]})
@@ -107,11 +109,11 @@ class ParallelSpace:
                         yield from map(branch.way, zeros)
 
     def count(self, branch: Branch) -> int:
-        """Return how many candidates a branch has."""
+        """Return the number of candidates of a branch."""
         return len(self.zeros(branch)) * len(self._schedules(branch.pp, self.batch // (branch.dp * branch.micro_batch)))
 
     def zeros(self, branch: Branch) -> list[int]:
-        """Return ZeRO's stages: none where there is nobody to share with."""
+        """Return the ZeRO stages of a branch: only 0 if there is no other worker to shard with."""
         alone = branch.dp == branch.within.cp == 1
         stages = [0] if alone else [stage for stage in range(WEIGHTS + 1) if self.updated or stage not in (1, 2)]
         return self._pinned("zero", stages)
@@ -135,7 +137,7 @@ class ParallelSpace:
 
 @lru_cache(1 << 12)
 def divisors(number: int) -> tuple[int, ...]:
-    """Return all divisors, ascending."""
+    """Return all divisors of a number, ascending."""
     small = [part for part in range(1, isqrt(number) + 1) if number % part == 0]
     return tuple(sorted({*small, *(number // part for part in small)}))
 
@@ -149,10 +151,10 @@ def _schedules(pp: int, most_chunks: int) -> tuple[str, ...]:
 
 
 def by_hand(space: ParallelSpace, per_node: int) -> Iterator[list[Parallel]]:
-    """Yield what people would do anyway: DDP, FSDP, and tensor parallelism in a node with as few stages as may be.
+    """Yield lists of standard strategies: DDP, FSDP, and tensor parallelism within a node.
 
-    Of each, those with least recomputation and the largest micro-batch first; stages take a sample at once, in as many
-    chunks as there are.
+    The latter has as few stages as possible, micro-batches of one sample, and prefers the most chunks. Each list is
+    sorted by memory, from least recomputation and largest micro-batch.
     """
     every = [degrees for degrees in space.degrees() if degrees.cp == 1]
     branches = [branch for degrees in every if degrees.dp == space.devices for branch in space.branches(degrees)]
@@ -170,13 +172,16 @@ def _by_memory(way: Parallel) -> tuple[int, int, int, int]:
 
 
 def _is_usual(way: Parallel) -> bool:
-    """True but for stages that take more than a sample at once, and for rare schedules and ZeRO."""
+    """True for strategies without expert parallelism, rare schedules and rare ZeRO stages.
+
+    Pipelines must have micro-batches of one sample.
+    """
     usual = way.ep == 1 and way.zero == min(1, way.dp - 1) and read_schedule(way.schedule)[0] in (DEFAULT, INTERLEAVED)
     return usual and (way.pp == 1 or way.micro_batch == 1)
 
 
 def family(parallel: Parallel) -> str:
-    """Return what people call a candidate's kind."""
+    """Return the common name of a candidate's kind of parallelism."""
     axes = {"pp": "pipeline", "tp": "tensor", "cp": "context", "ep": "expert"}
     parts = [name for axis, name in axes.items() if getattr(parallel, axis) > 1]
     if parallel.dp > 1 or parallel.zero:

@@ -1,4 +1,4 @@
-"""Deciding: the fastest way that fits, of all ways by name and of plans that are searched."""
+"""Decide: find the fastest strategy that fits, among named parallelism and searched plans."""
 
 from __future__ import annotations
 
@@ -63,18 +63,18 @@ from topologies.machine import Device
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """A step of a model, whoever does it: operations of its products, their dtype."""
+    """The work of a step, independent of its division: operations of its products, in flop, and their dtype."""
 
     operations: float
     dtype: str
     has_convolutions: bool = False
 
     def seconds(self, devices: Iterable[Device]) -> float:
-        """Return the seconds that it takes devices at their peak."""
+        """Return the seconds that the work takes devices at their peak rate."""
         return self.operations / sum(map(self.rate, devices))
 
     def rate(self, device: Device) -> float:
-        """Return operations per second of a device at its peak, by the algorithm that leaves out most of them."""
+        """Return a device's peak rate in flop/s. Convolution algorithms that save multiplications raise it."""
         by = () if device.spec.products is None or not self.has_convolutions else device.spec.products.winograd
         saved = max(((a.outputs * a.window / (a.outputs + a.window - 1)) ** 2 for a in by), default=1.0)
         return saved * device.peak(self.dtype)
@@ -106,13 +106,14 @@ def simulated_step(plan: Plan, batch: int, machine: Machine, work: Work) -> Proj
 
 BUDGET_S = 30.0
 MOST_SAMPLES = 4096
-"""A device, of a batch that nobody gave."""
+"""Largest default batch, in samples per device."""
 
 SEARCHED_WORKERS = 16
-"""Up to so many devices the plan of least bytes is a candidate; up to half as many, that of least time."""
+"""Largest number of devices for which the plan with the fewest bytes is a candidate; for the fastest plan it is half.
+"""
 
 
-def decide(  # noqa: PLR0913 -- the settings by their names
+def decide(  # noqa: PLR0913 -- keyword settings
     model: str | Graph,
     machine: str | Path | Machine,
     *,
@@ -123,14 +124,17 @@ def decide(  # noqa: PLR0913 -- the settings by their names
     measured: str | None = None,
     **options: object,
 ) -> Decision:
-    """Decide how to train a model on all devices of a machine: the fastest way, in our model, whose memory fits.
+    """Decide how to train a model on all devices of a machine.
 
-    `model` is a name of the zoo, a graph or what `planner.model` takes; `options` are the model's. `batch` is that of a
-    step over all devices (default: a graph's own; of a zoo's model the largest that fits with no accumulation,
-    by powers of two, up to 4096 samples a device). `pins` fix degrees, as in `tp=4`. `measured` is a step of the model
-    with this batch, as in "dp=8 = 4.97 s", from which candidates are predicted. No candidate that is left out is faster
-    than `search.lower_bound_s`. With the stack "ours", and where no device stands for all, as on a calibrated
-    host, candidates are planned and simulated message by message. Raises GraphError, PlanError and TopologyError.
+    Return the strategy that is predicted fastest among those that fit in memory, and all others that were priced.
+
+    `model` is a name of the zoo, a graph or anything that `planner.model` takes; `options` are the model's. `batch` is
+    the number of samples of a step over all devices. By default it is that of the graph, or for a model of the zoo the
+    largest power of two per device, up to 4096, that fits without accumulation. `pins` fix degrees, as in `tp=4`.
+    `measured` is a measured step of the model with this batch, as in "dp=8 = 4.97 s", by which predictions are
+    corrected. No candidate that was left out is faster than `search.lower_bound_s`. With the stack "ours", and on
+    machines where one device does not stand for all, such as a calibrated host, candidates are planned and simulated
+    message by message. Raises GraphError, PlanError and TopologyError.
 
     >>> decision = decide("gpt2", "hgx-h100", batch=64)
     >>> decision.best.fits, decision.best.seconds_per_step <= min(c.seconds_per_step for c in decision.candidates)
@@ -148,17 +152,15 @@ def decide(  # noqa: PLR0913 -- the settings by their names
 
 
 def _anchor(measured: str, source: Source, batch: int | None, machine: Cluster, stack: str) -> Anchor:
-    """Return what a measured step tells; an InputError where steps are simulated, message by message."""
+    """Return the correction by a measured step. Raises InputError if steps are simulated message by message."""
     if stack == OURS:
-        raise InputError(
-            f"--measured: expected a machine and a stack that are projected, found {machine.name}, {stack}"
-        )
+        raise InputError(f"--measured: expected equal devices and a framework's stack, found {machine.name}, {stack}")
     return measured_anchor(measured, source, batch, machine, stack_named(stack))
 
 
 @contextmanager
 def _uncollected() -> Iterator[None]:
-    """Leave out collections of cycles: they take a third of the time of a search, which makes few cycles."""
+    """Disable garbage collection. It takes a third of a search's time, and the search makes few cycles."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -182,7 +184,7 @@ class _Deciding:
 
     @cached_property
     def _stack(self) -> Stack:
-        """The stack whose steps are projected, or where they are simulated one that tells the facts of a model."""
+        """The stack whose steps are predicted. If steps are simulated, it only provides facts of the model."""
         stack = stack_named(STACK if self._simulates else self.stack)
         return stack if self.anchor is None else self.anchor.of(stack)
 
@@ -192,8 +194,8 @@ class _Deciding:
 
     @cached_property
     def _single(self) -> tuple[Inner, tuple[Block, ...]]:
-        """One device at work on one sample, with all layers."""
-        inner = self.source.inner(UNDIVIDED, 1)  # raises what is wrong with the model
+        """One device with one sample and all layers, and the blocks of its network."""
+        inner = self.source.inner(UNDIVIDED, 1)  # raises if invalid
         division = self._bounds(ParallelSpace(self.cluster.devices, 1, 1)).division(UNDIVIDED, 1)
         assert division is not None
         return inner, division.job.blocks
@@ -210,7 +212,7 @@ class _Deciding:
         return self.cluster.per_node if self.cluster.per_node > 1 else self.cluster.devices
 
     def space(self, batch: int) -> ParallelSpace:
-        """Return all ways to take a batch."""
+        """Return all strategies for a batch."""
         (inner, blocks), keeps = self._single, "none"
         selects, repeats = any(block.selected_bytes for block in blocks), any(block.is_layer for block in blocks)
         return ParallelSpace(
@@ -224,7 +226,7 @@ class _Deciding:
         )
 
     def largest_batch(self) -> int:
-        """Return the largest power of two times the devices that fits with no accumulation, or one sample a device."""
+        """Return the largest batch that fits without accumulation: a power of two per device, at least 1."""
         batch = self.cluster.devices
         while batch < MOST_SAMPLES * self.cluster.devices and self._any_fits(2 * batch):
             batch *= 2
@@ -235,11 +237,11 @@ class _Deciding:
         return any(step.fits for way in ways if (step := self._priced(way, batch)) is not None)
 
     def decision(self, batch: int) -> Decision:
-        """Search candidates, and say which is best; plans are searched for where time is left."""
+        """Search the candidates and return the decision. Plans are searched for if time is left."""
         space, until = self.space(batch), self.begin + self.budget_s
         if next(iter(space), None) is None:
             raise PlanError(self._nothing(batch))
-        rows = self._searched(batch) if self._simulates else []  # which the search of slow ways leaves no time for
+        rows = self._searched(batch) if self._simulates else []  # first, because pricing candidates is slow here
         search = self._search(space, until)
         search.run(self._per_node)
         rows += [(candidate_name(way), family(way), *of) for way, of in search.projected.items()]
@@ -247,7 +249,7 @@ class _Deciding:
         return self._record(batch, rows, search)
 
     def _nothing(self, batch: int) -> str:
-        """Say why there is no candidate."""
+        """Return why there is no candidate."""
         if self.pins:
             return (
                 f"{', '.join(map(str, self.pins))}: no way to divide {self.source.name} over {self.cluster.devices} "
@@ -275,12 +277,12 @@ class _Deciding:
 
     @property
     def _operations(self) -> float:
-        """Operations of a sample's products."""
+        """Operations of one sample's products, in flop."""
         blocks = self._single[1]
         return sum(part.work.product_operations for block in blocks for part in (block.forward, block.backward))
 
     def _priced(self, candidate: Parallel, batch: int) -> Projection | None:
-        """Return what a candidate takes; None where the model cannot be divided so."""
+        """Return the predicted step of a candidate; None if the model cannot be divided so."""
         try:
             if self._simulates:
                 return self._simulated(plan_named(self.source, batch, candidate), batch)
@@ -292,7 +294,7 @@ class _Deciding:
         return simulated_step(plan, batch, self.cluster.built, self._work(batch))
 
     def _searched(self, batch: int) -> list[Projected]:
-        """Price plans that a search finds for all devices, of least bytes and least time, where that is soon done."""
+        """Return searched plans for all devices, for the fewest bytes and the shortest time, if the search is quick."""
         most = {"bytes": SEARCHED_WORKERS, "time": SEARCHED_WORKERS // 2}
         goals = [goal for goal in most if not self.pins and 1 < self.cluster.devices <= most[goal]]
         projected = list(self._of_goals(goals, batch)) if goals else []
@@ -301,7 +303,7 @@ class _Deciding:
         return projected
 
     def _of_goals(self, goals: Sequence[str], batch: int) -> Iterator[Projected]:
-        """Yield the plan of each goal, where one is found; both searches coarsen the graph once."""
+        """Yield the plan of each goal that can be planned. The searches share the coarsened graph."""
         try:
             graph = in_structural_order(self.source.whole(batch))
         except (PlanError, GraphError):
@@ -357,7 +359,7 @@ class _Deciding:
         )
 
     def _alone_s(self, batch: int, best: RankedCandidate, operations: float) -> float | None:
-        """Return the seconds of a step on one device alone; None where they are more than the best's, or do not fit."""
+        """Return the seconds of a step on one device; None if it does not fit or is slower than the best."""
         inner, device = self._single[0], self.cluster.built.devices[0]
         attained = max(map(device.attained, {inner.dtype, inner.products or inner.dtype}))
         most_s = AS_FAST * best.seconds_per_step

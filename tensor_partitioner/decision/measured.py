@@ -1,4 +1,4 @@
-"""What was measured of a step: a pace in any of the units that trainers print, as seconds of a step."""
+"""Measured steps: a pace in any unit that trainers print, as seconds per step."""
 
 from __future__ import annotations
 
@@ -14,13 +14,16 @@ from simulator.projection.result import Projection
 MEASURED = re.compile(r"((?:\d{1,3}(?:,\d{3})+|\d+)?(?:\.\d*)?(?:e[+-]?\d+)?)\s*(k? ?)([a-zA-Z/% ]+)")
 TERA, KILO = 1e12, 1e3
 MOST = 1e18
-"""No measurement is as large."""
+"""Bound on a measured value, in any unit."""
 
 EXPECTED = "expected a number and s, ms, tok/s, tok/s/GPU, samples/s, TFLOP/s (per GPU) or % MFU, as in 9.8k tok/s/GPU"
 
 
 def seconds_in(file: Path, step: Projection) -> float:
-    """Return the seconds of a step in a report of `execute` or in a profile; an InputError where it has none."""
+    """Return the seconds per step in a report of `execute` or in a profile.
+
+    Raises InputError if the report is of another number of workers or another batch.
+    """
     if not format_of(file.read_bytes()).startswith("report/"):
         return read_profile(file).seconds
     report = read_reports(file)[-1]
@@ -33,9 +36,10 @@ def seconds_in(file: Path, step: Projection) -> float:
 
 
 def seconds_of(measured: str, step: Projection, tokens: int | None, *, tps_of_device: bool = False) -> float:
-    """Return the seconds of a step that a measurement says; an InputError for one that says none, or beats the peak.
+    """Return the seconds per step of a measurement: a pace, or a file with a report or a profile.
 
-    "tps" are tokens of a device where a trainer prints these. A file has them in a report or a profile.
+    "tps" means tokens per second of one device if `tps_of_device`. Raises InputError if the text is not a measurement,
+    or if it is faster than the devices' peak.
     """
     file = Path(measured.strip())
     seconds = (

@@ -1,4 +1,4 @@
-"""What a decision says, as data: written as JSON, shown as tables, and read by the page."""
+"""The records of a decision: written as JSON, printed as tables, and read by the page."""
 
 from __future__ import annotations
 
@@ -20,20 +20,21 @@ from tensor_partitioner.display import Shown
 FORMAT = "decision/1"
 
 SEARCHED = {"bytes": "plan of least bytes", "time": "plan of least time without overlap"}
-"""The names of plans that a search found, by its objective."""
+"""Names of searched plans, by objective."""
 
 FAMILIES = {"bytes": "searched plan, least bytes", "time": "searched plan, least time"}
-"""Their families."""
+"""Families of searched plans, by objective."""
 
 ALL_ALIKE = ", all devices doing the same work"
-"""What the name of a plan ends in that divides nothing."""
+"""Suffix of the name of a searched plan that divides nothing."""
 
 
 class RankedCandidate(msgspec.Struct, frozen=True, kw_only=True):
-    """A way to train: its name, what `--parallel` takes (None for a searched plan), family, and why it loses.
+    """A candidate with its predicted step.
 
-    `bound_s` is a time that no way of its degrees is below. `roof_factor` is how many times its kernels' best time it
-    takes. `sent_bytes` are what a device sends in a step, by axis, in the mean over devices.
+    `parallel` is the value of `--parallel`; None for a searched plan. `bound_s` is a lower bound on the seconds of its
+    branch. `roof_factor` is the ratio of the step to the best time of its kernels. `sent_bytes` are the bytes that a
+    device sends in a step, by axis, averaged over devices. `why` says why it loses to the best.
     """
 
     name: str
@@ -60,14 +61,14 @@ class RankedCandidate(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def objective(self) -> str | None:
-        """What the search of a plan made least; None of named parallelism."""
+        """What the search of the plan minimized, "bytes" or "time"; None for named parallelism."""
         return next((objective for objective, family in FAMILIES.items() if family == self.family), None)
 
 
 class ModelFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """The model: parameters, samples of a step, tokens of a sample, operations of its products, what it computes in.
+    """The model: parameters, samples per step, tokens per sample, operations per step (flop), precision, optimizer.
 
-    `weights` is the dtype of its weights; "" where that is the same, or not said. `optimizer` is its name.
+    `weights` is the dtype of the weights, "" if it equals `dtype` or is unknown.
     """
 
     name: str
@@ -82,7 +83,7 @@ class ModelFacts(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def precision(self) -> str:
-        """What products are computed in, in words.
+        """The precision in words.
 
         >>> facts = dict(name="", parameters=0, batch=1, sequence=None, layers=0, operations=0.0)
         >>> ModelFacts(**facts, dtype="bfloat16", weights="float32").precision
@@ -92,7 +93,7 @@ class ModelFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MachineFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """The machine: devices, how many share a node, their type, memory and peak."""
+    """The machine: number of devices, devices per node, and their type, memory and peak rate."""
 
     name: str
     devices: int
@@ -103,9 +104,9 @@ class MachineFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SearchFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """How the best was found: candidates in all, left out by their bounds, for want of time, impossible, projected.
+    """Numbers of candidates: considered, ruled out by bounds, not reached in time, impossible, and priced.
 
-    `lower_bound_s`: nothing that was left out is faster; the gap is what lies between that and the best.
+    No candidate that was left out is faster than `lower_bound_s`; `gap` is the best's excess over it, relative to it.
     """
 
     considered: int
@@ -119,9 +120,9 @@ class SearchFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Anchor(msgspec.Struct, frozen=True, kw_only=True):
-    """A measured step beside the prediction, and how many times as long as predicted parts of others take after it.
+    """A measured step and the correction it implies: factors on the seconds of kernels, exchanges and the host.
 
-    `anchored_s` are the seconds that the measured step is then predicted to take.
+    `anchored_s` is the corrected prediction of the measured step.
     """
 
     measured_s: float
@@ -132,17 +133,17 @@ class Anchor(msgspec.Struct, frozen=True, kw_only=True):
     host: float
 
     def of(self, stack: Stack) -> Stack:
-        """Return a stack as the measurement shows it."""
+        """Return a stack with the correction applied."""
         return stack.slowed(self.kernels, self.exchanges, self.host)
 
 
 class Decision(msgspec.Struct, Shown, frozen=True, kw_only=True):
-    """What to do, and why: the candidates best first, those that fit before those that do not.
+    """A decision: what to do and why. Candidates are sorted: those that fit first, then by seconds.
 
-    `one_device_s` are the seconds of a step on one device alone, where it is as fast as all. `band` is what 90% of
-    published runs of such models took at least and at most, over their predictions. `memory_risk` is the share of
-    published runs whose memory was above its prediction by more than the best has to spare. `anchor` is what a measured
-    step told, after which candidates are predicted.
+    `one_device_s` are the seconds of a step on one device, if that is as fast as all; None otherwise. `band` is the
+    range of measured over predicted seconds that holds 90% of published runs of such models. `memory_risk` is the share
+    of published runs that exceeded their predicted memory by more than the best candidate leaves free. `anchor` is the
+    correction by a measured step; all predictions include it.
     """
 
     format: str = FORMAT
@@ -160,16 +161,16 @@ class Decision(msgspec.Struct, Shown, frozen=True, kw_only=True):
 
     @property
     def best(self) -> RankedCandidate:
-        """The first."""
+        """The first candidate."""
         return self.candidates[0]
 
     def of_families(self) -> tuple[RankedCandidate, ...]:
-        """The best of every family, in the candidates' order."""
+        """Return the best candidate of each family, in order."""
         return of_families(self.candidates)
 
 
 def of_families(candidates: Iterable[RankedCandidate]) -> tuple[RankedCandidate, ...]:
-    """Return the first of every family, in the candidates' order."""
+    """Return the first candidate of each family, in order."""
     first: dict[str, RankedCandidate] = {}
     for candidate in candidates:
         first.setdefault(candidate.family, candidate)
@@ -177,7 +178,7 @@ def of_families(candidates: Iterable[RankedCandidate]) -> tuple[RankedCandidate,
 
 
 def load_decision(file: Path) -> Decision:
-    """Read a decision; an InputError where it is none."""
+    """Read a decision from a file. Raises InputError if it is not one."""
     try:
         return msgspec.json.decode(read_input(file), type=Decision)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -185,9 +186,9 @@ def load_decision(file: Path) -> Decision:
 
 
 def best_of(file: Path) -> tuple[list[str], int]:
-    """Return the words that export-plan takes for a decision's best, and devices in a node.
+    """Return the arguments of `export-plan` for a decision's best candidate, and the devices per node.
 
-    An InputError where the best is a plan that a search found, which a decision does not hold.
+    Raises InputError if the best is a searched plan, which a decision does not contain.
     """
     decision = load_decision(file)
     try:
@@ -196,24 +197,25 @@ def best_of(file: Path) -> tuple[list[str], int]:
         raise InputError(f"{file}: commands: {error}") from error
     if typed is None:
         first = decision.commands[0] if decision.commands else "plan MODEL -o plan.json"
-        raise InputError(f"{file}: the best is a plan that a search found: make it by {first}, and export that file")
+        raise InputError(f"{file}: the best is a searched plan, which is not in it: run {first}, then export that file")
     return typed[1 : typed.index("--parallel") + 2], decision.machine.per_node
 
 
 PATH = Path(__file__).with_name("published.json")
-"""The scores, as the project's scoreboard of published runs writes them."""
+"""The scores that the project's scoreboard of published runs writes."""
 
 COVERAGE = 0.9
-"""Share of published runs that a band holds."""
+"""Share of published runs that lie within a band."""
 
 
 class PublishedScore(msgspec.Struct, frozen=True, kw_only=True):
-    """Errors of predicted seconds of a step on one source's runs: predicted over measured, less one.
+    """Errors of the predicted step time on one source's runs: predicted over measured seconds, minus one.
 
-    `mean` and `p90` are of its size, `bias` is its mean with its sign; `runs` are those that no figure was fitted on.
-    `experts`: its models are mixtures of experts. `ratios` are percentiles of measured over predicted seconds, equally
-    spaced from the least to the largest; `within` is the standard deviation of their logarithm among runs of one model
-    on one machine, None where there are no two. `memory` are percentiles of measured over predicted bytes of a device.
+    `mean` and `p90` are of the absolute error, `bias` is the mean signed error; `runs` counts the runs that no figure
+    was fitted on. `experts`: the models are mixtures of experts. `ratios` are evenly spaced percentiles of measured
+    over predicted seconds, from the least to the largest; `within` is the standard deviation of their logarithm among
+    runs of one model on one machine, None if no two runs share these. `memory` are percentiles of measured over
+    predicted bytes per device.
     """
 
     source: str
@@ -235,9 +237,11 @@ def published_scores() -> tuple[PublishedScore, ...]:
 
 
 def band(scores: tuple[PublishedScore, ...], *, experts: bool) -> tuple[float, float]:
-    """Return what 90% of published runs took at least and at most, over their predictions; each source weighs as much.
+    """Return the range of measured over predicted seconds that holds 90% of published runs.
 
-    Runs of mixtures of experts stand for mixtures alone, and others for others.
+    Every source has equal weight.
+
+    Mixtures of experts (`experts`) are scored by themselves.
     """
     ratios = sorted(ratio for score in scores if score.experts == experts for ratio in score.ratios)
     left_out = round((1 - COVERAGE) / 2 * (len(ratios) - 1))
@@ -245,9 +249,9 @@ def band(scores: tuple[PublishedScore, ...], *, experts: bool) -> tuple[float, f
 
 
 def memory_risk(scores: tuple[PublishedScore, ...], candidate: RankedCandidate) -> float:
-    """Return the share of published runs whose memory was above its prediction by more than a candidate has to spare.
+    """Return the share of published runs that exceeded their predicted memory by more than the candidate leaves free.
 
-    Each source that publishes memory weighs as much.
+    Every source that publishes memory has equal weight.
     """
     most = candidate.capacity_bytes / candidate.needed_bytes
     return fmean([fmean(ratio > most for ratio in score.memory) for score in scores if score.memory] or [0.0])

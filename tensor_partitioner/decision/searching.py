@@ -1,4 +1,4 @@
-"""Branch and bound: candidates in the order of their bounds, projected until no other can be faster."""
+"""Branch and bound: price candidates in order of their bounds until no other can be faster."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from tensor_partitioner.projection import network_of
 
 Vector = NDArray[np.float64]
 ROUNDING = 4.0
-"""Bytes by which a block's lines, each rounded, may be above what they are of all."""
+"""Bytes. Memory lines are rounded one by one, so the sum over blocks may exceed the line of all blocks by this much."""
 
 
 class Leaf(NamedTuple):
-    """A candidate, seconds that it is not below, and bytes that it does not need less than."""
+    """A candidate with lower bounds on its seconds and bytes."""
 
     seconds: float
     nbytes: float
@@ -38,7 +38,10 @@ class Leaf(NamedTuple):
 
 
 def leaves(bounds: Bounds, branch: Branch, capacity: float) -> Iterator[Leaf]:
-    """Yield the candidates of a branch whose replica is worked out, with their bounds; no seconds of what fits not."""
+    """Yield the candidates of a branch with their bounds. The branch's replica must be built.
+
+    Candidates that exceed the capacity have a bound of 0 seconds.
+    """
     division, priced = bounds.built(branch), dict[int, _Priced]()
     assert division is not None
     for way in bounds.space.candidates(branch):
@@ -50,11 +53,11 @@ def leaves(bounds: Bounds, branch: Branch, capacity: float) -> Iterator[Leaf]:
 
 
 class _Priced(NamedTuple):
-    """What the blocks of a network take and hold, by place.
+    """Times in seconds and bytes of every block of the network: [..., blocks].
 
-    `passes` are seconds of a micro-batch: the device's and the host's forward, the same backward, gradients of weights,
-    gathers, scattering, and those of kernels at the roof, products and others. `ends` are those of what each has at the
-    end of a step alone.
+    `passes` are the seconds of a micro-batch, by row: forward on the device and on the host, backward on both,
+    gradients of weights, gathers, reduce-scatters, and the kernels at their best rates, products and others. `ends` are
+    the seconds at the end of a step.
     """
 
     steps: Steps
@@ -92,7 +95,7 @@ def _priced(bounds: Bounds, division: Division, way: Parallel) -> _Priced:
 
 @dataclass(frozen=True, slots=True)
 class _Stages:
-    """The chunks of a candidate's stages, which begin at these places; arrays are [..., chunk, stage]."""
+    """The stages of a candidate. `begins` has the first block of each chunk; arrays are [..., chunk, stage]."""
 
     division: Division
     priced: _Priced
@@ -100,12 +103,12 @@ class _Stages:
     begins: NDArray[np.intp]
 
     def _of_chunks(self, by_place: Vector, how: np.ufunc = np.add) -> Vector:
-        """Add up what the blocks of each chunk have."""
+        """Sum values of blocks over each chunk: [..., blocks] to [..., chunk, stage]."""
         of_chunks = how.reduceat(by_place, self.begins, axis=-1)
         return of_chunks.reshape(*by_place.shape[:-1], self.way.chunks, self.way.pp)
 
     def step_s(self) -> float:
-        """Return seconds that a step is not below: of what each stage waits for, does, and is waited for with."""
+        """Return a lower bound on the seconds of a step: for each stage, the time before, during and after its work."""
         steps, count, stages = self.priced.steps, self.priced.micro_batches, np.arange(self.way.pp)
         passes = self._of_chunks(self.priced.passes)
         first, first_host, second, second_host, weights, gathered, scattered, *roof = passes
@@ -137,9 +140,9 @@ class _Stages:
         return within_limit_s(self.division.job.device.spec.power, seconds, product_s, memory_s)
 
     def _end_s(self, stage: int, ends: Vector, idle: Vector) -> float:
-        """Return the seconds of a stage after its last micro-batch, where all that can be hidden is.
+        """Return the seconds of a stage after its last micro-batch, if everything that can be overlapped is.
 
-        What that slows the device down, it first takes of what this waits for its host.
+        Overlapped exchanges slow the device down, but first fill the time that it waits for its host.
         """
         bounds = np.append(self.begins, len(self.division.at))
         parts = [slice(bounds[at], bounds[at + 1]) for at in range(stage, len(self.begins), self.way.pp)]
@@ -153,7 +156,7 @@ class _Stages:
         return self.priced.steps.message_s(int(self.priced.inputs[cuts].max())) if self.way.pp > 1 else 0.0
 
     def nbytes(self) -> float:
-        """Return bytes that the fullest device does not need less than."""
+        """Return a lower bound on the bytes that the fullest device needs."""
         job, inputs = self.division.job, self.priced.inputs
         kept = self._of_chunks(self.priced.kept)
         if self.way.recompute != "full":
@@ -169,13 +172,13 @@ class _Stages:
 
 
 def _before(seconds: Vector) -> Vector:
-    """Return what the stages before each take."""
+    """Return, for each stage, the seconds of all stages before it."""
     return np.cumsum(seconds) - seconds
 
 
 @lru_cache(1 << 10)
 def _in_flight(name: str, pp: int, count: int, chunks: int) -> NDArray[np.int_]:
-    """Return of how many micro-batches each stage keeps something before its first backward pass: [chunk, stage]."""
+    """Return how many micro-batches have activations kept before the first backward pass: [chunk, stage]."""
     stages = np.arange(pp)
     if name == INTERLEAVED:
         steps = np.minimum(2 * (pp - stages - 1) + (chunks - 1) * pp + 1, count * chunks)
@@ -186,18 +189,17 @@ def _in_flight(name: str, pp: int, count: int, chunks: int) -> NDArray[np.int_]:
 
 
 LATE_S = 1e12
-"""What comes last has more seconds."""
+"""Added to the priority of entries that are tried last, in seconds."""
 
 
 @dataclass(eq=False)
 class Search:
-    """A search of a space, given its bounds, for the fastest way that fits in a device's memory.
+    """Search a space for the fastest candidate that fits in a device's memory (branch and bound).
 
-    `price` says what a way takes, None where it cannot be. Where the bounds are of other steps than are priced, nothing
-    is known to take less than `floor_s`, and they say what is tried first. `projected` are ways, with the bound of
-    their seconds and what came of them. Of all that were `considered`, so many are `impossible`, and so many
-    `unfinished` for want of time, of which none takes less than `lower_s`; all others are above the best or too large
-    by their bounds.
+    `price` predicts a step; it returns None if a candidate is impossible. If `price` simulates steps, the bounds do not
+    apply to them: they only give the order, and `floor_s` is the only lower bound. `projected` has the candidates that
+    were priced, with their bounds. Of the candidates `considered`, some are `impossible`, and some `unfinished` because
+    time ran out; none of the latter is faster than `lower_s`. The bounds rule out all others, as too slow or too large.
     """
 
     bounds: Bounds
@@ -218,14 +220,14 @@ class Search:
 
     @property
     def bounded_away(self) -> int:
-        """How many were left out by their bounds."""
+        """Number of candidates that the bounds ruled out."""
         return self.considered - self.impossible - self.unfinished - len(self.projected)
 
     def run(self, per_node: int, below_s: float = float("inf")) -> None:
-        """Search; what people would do anyway comes first.
+        """Search. Standard strategies are tried first.
 
-        However late it is, it goes on until a way fits or, with a `floor_s`, one is priced. Nothing is looked at that
-        does not take less than `below_s`.
+        The search does not stop at the time limit before a candidate fits or, with a `floor_s`, before one is priced.
+        Candidates that cannot be faster than `below_s` are skipped.
         """
         space, self._best_s = self.bounds.space, below_s
         for ways in by_hand(space, per_node) if below_s == float("inf") else ():
@@ -252,7 +254,7 @@ class Search:
         return enough and time.monotonic() > self.until
 
     def _stop(self) -> None:
-        """Leave out what is waiting."""
+        """Count what is left as unfinished."""
         left = [item for bound_s, _, _, item in self._waiting if bound_s < self._best_s]
         tried = Counter(map(_branch_of, self._tried))
         self.lower_s = self._waiting[0][0]
@@ -261,24 +263,24 @@ class Search:
         )
 
     def _add(self, branch: Branch, bound_s: float) -> None:
-        """Let a branch wait for its turn, if it may fit."""
-        nbytes = self.bounds.least_bytes(branch)  # for which one device is worked out, which bounds seconds, too
+        """Queue a branch, if it may fit."""
+        nbytes = self.bounds.least_bytes(branch)  # builds one device, which step_s then uses
         self._wait(max(bound_s, self.bounds.step_s(branch)), nbytes, branch, branch)
 
     def _wait(self, bound_s: float, nbytes: float, branch: Branch, item: Branch | Leaf) -> None:
         if nbytes <= self.capacity:
             heappush(self._waiting, (self._least_s(bound_s), bound_s, next(self._numbers), item))
-        elif self.floor_s is not None:  # which may fit where the bounds say that it does not
+        elif self.floor_s is not None:  # the bounds do not apply to simulated memory
             heappush(self._waiting, (self.floor_s, LATE_S + nbytes, next(self._numbers), item))
         else:
             self._smallest = min(self._smallest, (nbytes, branch), key=lambda row: row[0])
 
     def _least_s(self, bound_s: float) -> float:
-        """Return the seconds that nothing with a bound takes less than."""
+        """Return the lower bound on seconds that applies, given that of the bounds."""
         return bound_s if self.floor_s is None else self.floor_s
 
     def _refine(self, branch: Branch, bound_s: float) -> None:
-        """Bound a branch by one replica more, or by its own, and then its candidates each."""
+        """Tighten the bound of a branch by one more replica; once its own is built, queue its candidates."""
         if self.bounds.step_s(branch) > bound_s or self.bounds.build(branch):
             self._add(branch, bound_s)
         elif self.bounds.built(branch) is None:
@@ -289,7 +291,7 @@ class Search:
                     self._wait(max(bound_s, leaf.seconds), leaf.nbytes, branch, leaf)
 
     def _try(self, leaf: Leaf) -> bool:
-        """Project a candidate; True if it fits."""
+        """Price a candidate; return whether it fits."""
         self._tried.add(leaf.way)
         projection = self.price(leaf.way)
         if projection is None:
@@ -301,7 +303,7 @@ class Search:
         return projection.fits
 
     def _try_by_hand(self, ways: Sequence[Parallel]) -> None:
-        """Project ways in turn until one fits; where none may, that of least bytes."""
+        """Price candidates in turn until one fits. If none may fit, price the smallest."""
         may_fit = [way for way in ways if self.bounds.least_bytes(_branch_of(way)) <= self.capacity]
         for way in may_fit:
             if self.floor_s is not None and self._is_over:
@@ -315,7 +317,7 @@ class Search:
                 self._try(leaf)
 
     def _leaves(self, branch: Branch) -> Iterable[Leaf]:
-        """Return the ways of a branch with their bounds; none where it cannot be."""
+        """Return the candidates of a branch with their bounds; none if the branch is impossible."""
         while self.bounds.build(branch):
             pass
         return leaves(self.bounds, branch, self.capacity) if self.bounds.built(branch) is not None else ()
@@ -324,7 +326,7 @@ class Search:
         return next((leaf for leaf in self._leaves(_branch_of(way)) if leaf.way == way), None)
 
     def _try_smallest(self, branch: Branch) -> None:
-        """Price the way of a branch that needs least, to say how far it is from fitting."""
+        """Price the smallest candidate of a branch, to report by how much it does not fit."""
         leaf = min(self._leaves(branch), key=lambda leaf: leaf.nbytes, default=None)
         if leaf is not None and leaf.way not in self._tried:
             self._try(leaf)

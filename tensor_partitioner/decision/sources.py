@@ -1,4 +1,4 @@
-"""What a decision is asked: its arguments checked, the model and fixed degrees read; and commands that repeat it."""
+"""Inputs of a decision: check arguments, load the model, read pins; and the commands that repeat a decision."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ MODULE = "by torch.autocast around the forward pass of a module"
 
 
 def hint(dtype: str, device: Device) -> str:
-    """Return a sentence on what half precision has a device peak at, for a model in single precision; "" for others.
+    """Return the advice to use half precision, for a float32 model on a device that is faster in half; "" otherwise.
 
     >>> from topologies import load_topology
     >>> device = load_topology("dgx-a100").devices[0]
@@ -46,11 +46,11 @@ def hint(dtype: str, device: Device) -> str:
 
 
 MOST_SAMPLES = 10**12
-"""Of a batch, whose divisors are looked for."""
+"""Largest batch. Its divisors are enumerated."""
 
 
 def require_types(model: object, machine: object, batch: object, budget_s: object, pins: Sequence[str]) -> None:
-    """Raise an InputError where an argument of `decide` is of another type, or a number is not above 0."""
+    """Raise an InputError if an argument of `decide` has the wrong type, or a number is not positive."""
     if not isinstance(model, str | Graph):
         raise InputError(f"model: expected a name, a file or a graph, found {model!r}")
     if not isinstance(machine, str | Path | Machine):
@@ -64,11 +64,11 @@ def require_types(model: object, machine: object, batch: object, budget_s: objec
 
 
 MOST_DEVICES = 1 << 16
-"""Collectives among more would take long to price, rank by rank."""
+"""Largest machine. Pricing collectives rank by rank would take long on a larger one."""
 
 
 def require_few(machine: Cluster) -> None:
-    """Raise a TopologyError where there are more devices than ways are searched for."""
+    """Raise a TopologyError if the machine has too many devices for a search."""
     if machine.devices > MOST_DEVICES:
         raise TopologyError(
             f"{machine.name}: expected at most {MOST_DEVICES} devices to decide for, found {machine.devices}; "
@@ -77,36 +77,36 @@ def require_few(machine: Cluster) -> None:
 
 
 def is_alike(machine: Cluster) -> bool:
-    """Tell if one device stands for all of a machine."""
+    """Return whether one device stands for all of a machine: all have one type, and none is calibrated."""
     specs = {device.spec.name: device.spec for device in machine.built.devices}
     return len(specs) == 1 and all(spec.measured is None for spec in specs.values())
 
 
 def require_alike(machine: Cluster) -> None:
-    """Raise a TopologyError where a projection is of no use.
+    """Raise a TopologyError if a step cannot be predicted from one device.
 
-    It looks at one device that stands for all, with a stack of software for GPUs: not at devices that differ, nor at
-    ranks of a calibrated host, which share its cores and memory.
+    A framework's stack describes software for GPUs and is applied to one device that stands for all. That fails for
+    devices of several types, and for ranks of a calibrated host, which share its cores and memory.
     """
     if any(device.spec.measured is not None for device in machine.built.devices):
         raise TopologyError(
-            f"{machine.name}: expected a machine that is not calibrated for a projection, found measured times of its "
-            "ranks; decide, and --stack ours, go by these"
+            f"{machine.name}: expected a machine without measured times of its ranks for a framework's stack, found a "
+            "calibrated one; decide and --stack ours use these times"
         )
     types = sorted({device.spec.name for device in machine.built.devices})
     if len(types) > 1:
         raise TopologyError(
-            f"{machine.name}: expected devices of one type for a projection, found {', '.join(types)}; "
-            "decide, and --stack ours, simulate unlike ones"
+            f"{machine.name}: expected devices of one type for a framework's stack, found {', '.join(types)}; "
+            "decide and --stack ours simulate mixed devices"
         )
 
 
 SWITCH = {"on": True, "off": False}
-"""What a pin of `sp` says."""
+"""Values of the pin `sp`."""
 
 
 def degrees_of(pins: Sequence[str]) -> tuple[Degree, ...]:
-    """Read pins of words of named parallelism; a PlanError for others."""
+    """Read pins of named parallelism, such as "tp=4". Raises PlanError for others."""
     expected = "expected a word of --parallel, as in tp=4 or zero=1; plan --workers K takes pins of tensors"
     degrees, switches = [], []
     for text in pins:
@@ -129,12 +129,15 @@ def degrees_of(pins: Sequence[str]) -> tuple[Degree, ...]:
 def source_of(
     model: str | Graph, machine: Machine | None, batch: int | None, options: Mapping[str, object]
 ) -> tuple[Source, int | None]:
-    """Return where replicas come from, and how many samples a step has."""
+    """Return the model as a source of replicas, and the samples per step; None for a zoo model without `batch`.
+
+    Raises GraphError if the options do not fit the model.
+    """
     if isinstance(model, str) and is_zoo_name(model):
         if "micro_batches" in options:
             raise GraphError(
-                f"{model}: expected no micro-batches, which are decided, found {options['micro_batches']}; "
-                "pins fix the samples of one, as in micro-batch=4"
+                f"{model}: --micro-batches is decided by the search, found {options['micro_batches']}; "
+                "pin the samples of a micro-batch instead, as in --pin micro-batch=4"
             )
         return ZooModel.of(model, trained_as(model, machine, options)), batch
     if isinstance(model, str):
@@ -150,25 +153,25 @@ def source_of(
 
 
 def plan_named(source: Source, batch: int, parallel: Parallel) -> Plan:
-    """Plan a step of a batch as named parallelism says; GraphError and PlanError where it cannot be."""
+    """Plan a step of a batch under named parallelism. Raises GraphError or PlanError if that is impossible."""
     graph = source.whole(batch, parallel)
     return planner.plan(graph, 1) if parallel.workers == 1 else planner.plan(graph, parallel=parallel)
 
 
 STACK = "compile"
-"""The stack of named parallelism where nothing else is said."""
+"""Default stack of named parallelism."""
 
 OWN_EXECUTOR = "torchrun"
 ENGINES = ("fsdp2", "megatron", "torchtitan", "deepspeed")
-"""Engines by how little they ask of a model: FSDP2 takes any module."""
+"""Engines, those with the fewest requirements on the model first: FSDP2 takes any module."""
 
 
-def commands(  # noqa: PLR0913 -- what a decision was made of
+def commands(  # noqa: PLR0913 -- the parts of a decision
     source: Source, batch: int, machine: MachineFacts, best: RankedCandidate, *, stack: str, pins: Iterable[Degree]
 ) -> Iterator[str]:
-    """Yield what to type to see it again, to have the plan, to run it, and to have it in other engines.
+    """Yield the commands that predict, plan, run and export a decision's best candidate.
 
-    `stack` is the decision's, and `pins` are those that it was held to.
+    `stack` and `pins` are those of the decision.
     """
     words = " ".join((quote(source.name), *_typed(_options(source, batch))))
     running = [f"mpirun -n {machine.devices} execute plan.json"] if machine.devices <= MOST_WORKERS else []
@@ -190,7 +193,7 @@ def commands(  # noqa: PLR0913 -- what a decision was made of
 
 
 def _engines(source: Source, batch: int, parallel: str) -> Iterator[str]:
-    """Yield the first engine that can run it, of those that are told degrees, and this project's own executor."""
+    """Yield the first engine that can run the candidate, then this project's executor."""
     refused = engines_of(Setup(source.whole(batch), Parallel.read(parallel) or Parallel()))
     yield from [engine for engine in ENGINES if not refused[engine]][:1]
     yield OWN_EXECUTOR
@@ -201,7 +204,7 @@ def _options(source: Source, batch: int) -> Iterable[tuple[str, object]]:
 
 
 def _typed(options: Iterable[tuple[str, object]]) -> Iterator[str]:
-    """Yield options of a model as they are typed: a flag for what is true or false, else a name and a value."""
+    """Yield model options as command-line arguments: flags for booleans, else a name and a value."""
     for name, value in options:
         flag = name.replace("_", "-")
         if isinstance(value, bool):

@@ -1,4 +1,4 @@
-"""Tables of projections."""
+"""Tables of predicted steps."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from simulator.projection.result import Projection
 from tensor_partitioner import display
 
 LEAST_SHARE = 1e-4
-"""Of a step: causes of less are not told."""
+"""Causes below this share of a step are not shown."""
 
 
 def _bytes(nbytes: float) -> str:
@@ -20,13 +20,13 @@ def _bytes(nbytes: float) -> str:
 
 @display.tables.register
 def _(shown: Projection) -> Sequence[Table]:
-    """Show a step: what it takes, its seconds by cause, its memory line by line."""
+    """Show a step: its key figures, its seconds by cause, and its memory line by line."""
     tables = step_table(shown), shares_table(shown.shares, shown.seconds), sent_table(shown.sent_bytes)
     return *tables, memory_table(shown)
 
 
 def step_table(step: Projection) -> Table:
-    """Say what a step takes."""
+    """Return the table of a step's key figures."""
     margin = f"{_bytes(step.margin_bytes)} to spare" if step.fits else f"{_bytes(-step.margin_bytes)} too much"
     rows = (
         ("a step", display.seconds(step.seconds)),
@@ -42,20 +42,20 @@ def step_table(step: Projection) -> Table:
 
 
 def shares_table(shares: Mapping[str, float], seconds: float) -> Table:
-    """Show seconds by cause."""
+    """Return the table of a step's seconds by cause."""
     told = ((cause, s) for cause, s in shares.items() if s > LEAST_SHARE * seconds)
     rows = ((cause, display.seconds(s), display.percent(s / seconds)) for cause, s in told)
     return display.table("where a step's time goes", ("cause", "time", "share"), rows)
 
 
 def sent_table(sent_bytes: Mapping[str, int]) -> Table:
-    """Show the bytes that a device sends in a step, by axis, most first."""
+    """Return the table of the bytes that a device sends in a step, by axis, most first."""
     ranked = sorted(sent_bytes.items(), key=itemgetter(1), reverse=True)
     return display.table("sent by a device", ("axis", "bytes"), ((axes, _bytes(nbytes)) for axes, nbytes in ranked))
 
 
 def memory_table(step: Projection) -> Table:
-    """Show what fills the fullest device's memory, and what is left."""
+    """Return the table of the memory of the fullest device."""
     lines = [(line.what, _bytes(line.nbytes)) for line in step.memory]
     left = ("to spare", _bytes(step.margin_bytes)) if step.fits else ("too much", _bytes(-step.margin_bytes))
     return display.table("memory of the fullest device", ("of what", "bytes"), [*lines, left])

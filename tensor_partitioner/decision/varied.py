@@ -1,4 +1,4 @@
-"""Decisions for several values of options and machines: one row each."""
+"""Decisions for several values of options and machines: one row for each."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from topologies import TopologyError
 from topologies.described import LINE, line_of
 
 OF_MACHINE = ("topo", "nodes", "device", "nic")
-"""What a machine varies in: itself, its nodes, their type of device, the Gbit/s of each adapter."""
+"""What can vary in a machine: the machine, its number of nodes, its device type, the Gbit/s of each network adapter."""
 
 FAMILY = re.compile(r"(.+-)([1-9]\d*)")
 TRILLION, MILLION, SECONDS_PER_HOUR = 1e12, 1e6, 3600
@@ -33,9 +33,9 @@ SWITCHES = {"true": True, "false": False}
 
 
 class Varied(msgspec.Struct, frozen=True, kw_only=True):
-    """A combination of values, as they were written, and its decision, or why there is none.
+    """A combination of values, as they were written, and its decision, or the error.
 
-    `price` is in dollars: of a trillion tokens, of a million samples where these are no sequences.
+    `price` is in dollars per trillion tokens, or per million samples for models without sequences.
     """
 
     values: dict[str, str]
@@ -45,7 +45,7 @@ class Varied(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_varied(texts: Sequence[str]) -> dict[str, tuple[str, ...]]:
-    """Read what is varied, as in `batch=8,16`; an InputError for what nothing varies in."""
+    """Read values to vary, as in `batch=8,16`. Raises InputError for an unknown name."""
     known = ("stack", *OF_MACHINE, *model_options())
     varied: dict[str, tuple[str, ...]] = {}
     for text in texts:
@@ -54,9 +54,9 @@ def read_varied(texts: Sequence[str]) -> dict[str, tuple[str, ...]]:
         chosen = tuple(value.strip() for value in values.split(";" if ";" in values else ","))
         if name not in known or not all(chosen):
             shown = ", ".join(of.replace("_", "-") for of in known)
-            raise InputError(f"--vary: expected NAME=VALUE,VALUE with a NAME of {shown}; found {text!r}")
+            raise InputError(f"--vary: expected NAME=VALUE,VALUE with one of the names {shown}; found {text!r}")
         if name in varied:
-            raise InputError(f"--vary: expected {name} once, found it again")
+            raise InputError(f"--vary: expected {name} once, found it twice")
         varied[name] = chosen
     return varied
 
@@ -69,10 +69,11 @@ def decide_each(
     done: Callable[[], None],
     **options: Any,
 ) -> tuple[Varied, ...]:
-    """Decide for every combination of values; `options` are of `decide`, `prices` dollars an hour of a device's type.
+    """Decide for every combination of values.
 
-    The price of "" is that of every other type. `done` is called after each. Raises an InputError for a value that
-    cannot be read, where no combination can be decided, and for a price of a type that none has.
+    `options` are passed to `decide`; `prices` are dollars per device-hour, by device type. The price of "" applies to
+    all other types. `done` is called after each decision. Raises InputError if a value cannot be read, if no
+    combination can be decided, or if there is a price for a type that none has.
     """
     read = {name: [_value(name, text) for text in texts] for name, texts in varied.items()}
     cells = []
@@ -95,7 +96,7 @@ def decide_each(
 
 
 def machine_of(machine: str, values: Mapping[str, str]) -> str:
-    """Return the machine that values make of another: a family's or a line's number, or a line with another part."""
+    """Return the name or description of `machine` with other values: nodes, device type, network rate."""
     machine = line_of(values.get("topo", machine))
     family = FAMILY.fullmatch(machine)
     if {"device", "nic"} & values.keys():
@@ -117,7 +118,7 @@ def machine_of(machine: str, values: Mapping[str, str]) -> str:
 
 
 def _value(name: str, text: str) -> object:
-    """Return an option's value: a whole number may end in k or m."""
+    """Return the value of an option. A number may end in k or m."""
     option = model_options().get(name)
     match = NUMBER.fullmatch(text)
     if name in WHOLE and not re.fullmatch(WHOLE[name], text):
@@ -137,7 +138,7 @@ def _value(name: str, text: str) -> object:
 
 
 def _price(decision: Decision, prices: Mapping[str, float]) -> float | None:
-    """Return dollars of a trillion tokens, or a million samples; None where no price is said, or nothing fits."""
+    """Return dollars per trillion tokens, or per million samples; None without a price, or if nothing fits."""
     device, best = decision.machine.device, decision.best
     hourly = next((prices[name] for name in (device, device.partition("-")[0], "") if name in prices), None)
     if hourly is None or not best.fits:
@@ -149,7 +150,7 @@ def _price(decision: Decision, prices: Mapping[str, float]) -> float | None:
 
 
 def varied_table(title: str, cells: Sequence[Varied]) -> Table:
-    """Show a row for every combination: what is best, or why there is nothing."""
+    """Return a table with a row for each combination: the best candidate, or the error."""
     names = [name.replace("_", "-") for name in cells[0].values]
     priced = any(cell.price is not None for cell in cells)
     tokens = any(cell.decision is not None and cell.decision.best.tokens_per_s is not None for cell in cells)

@@ -1,4 +1,4 @@
-"""Why one candidate loses to another, and the verdict, in words."""
+"""Explanations in words: why a candidate loses to another, and the verdict."""
 
 from __future__ import annotations
 
@@ -43,17 +43,17 @@ AS_FAST = 1.01
 
 MOST_CAUSES = 3
 LEAST_SHARE = 0.05
-"""Of the largest difference: smaller ones are left out."""
+"""Differences below this share of the largest are left out."""
 
 OF_THE_SLOWEST = (INEFFICIENCY_AND_WAITING, IDEAL, INEFFICIENCY, BUBBLE, STRAGGLERS)
-"""Causes that depend on the slowest worker, for which all others wait."""
+"""Causes that depend on the slowest worker. All others wait for it."""
 
 UNEVEN = 1.1
-"""Ratio of the slowest stage to the mean stage from which on stages are uneven."""
+"""Ratio of the slowest stage to the mean above which stages count as uneven."""
 
 
 def left_open(search: SearchFacts) -> str:
-    """Say what was left out for want of time, and by how much it may be faster."""
+    """Return how many candidates were not reached, and by how much they may be faster."""
     return (
         f"{search.unfinished} candidates were not priced; none takes less than "
         f"{format_seconds(search.lower_bound_s)}, {percent(search.gap / (1 + search.gap))} less than the best"
@@ -61,14 +61,14 @@ def left_open(search: SearchFacts) -> str:
 
 
 def not_their_best(decision: Decision) -> str:
-    """Say that of other families a faster one may have been left out; "" where there is one family."""
+    """Return the note that rows of other families are not their families' best; "" if there is only one family."""
     if len({row.family for row in decision.candidates}) == 1:
         return ""
     return "≤: the fastest of its family that was priced; candidates that cannot be the best of all were left out."
 
 
 def signed(seconds: float) -> str:
-    """Write a difference of two durations with its sign.
+    """Format a difference of two durations with its sign.
 
     >>> signed(1.2), signed(-0.0004)
     ('+1.2 s', '-400 us')
@@ -77,10 +77,10 @@ def signed(seconds: float) -> str:
 
 
 def why(candidate: RankedCandidate, best: RankedCandidate, heads: int | None = None) -> str:
-    """Say by how much a candidate is slower than the best, and the causes of it as signed parts.
+    """Return by how much a candidate is slower than the best, split by cause.
 
-    `heads` are those of the model's attention, where it has any: tensor parallel workers that do not divide them do
-    not compute alike.
+    `heads` is the number of attention heads, None without attention. Tensor parallel workers that do not divide it have
+    unequal work.
     """
     if not candidate.fits:
         return f"{quantity(-candidate.margin_bytes, 'B')} too large: {_largest(candidate)}"
@@ -100,7 +100,7 @@ def why(candidate: RankedCandidate, best: RankedCandidate, heads: int | None = N
 
 
 def why_searched(row: RankedCandidate, rows: Iterable[RankedCandidate]) -> str:
-    """Say why a plan of least time takes longer than that of least bytes; "" where it does not, or is none."""
+    """Return why the plan of least time is slower than that of least bytes; "" if it is not."""
     faster = [other.objective for other in rows if other.fits and other.seconds_per_step < row.seconds_per_step]
     if row.objective != "time" or "bytes" not in faster:
         return ""
@@ -108,7 +108,7 @@ def why_searched(row: RankedCandidate, rows: Iterable[RankedCandidate]) -> str:
 
 
 def _uneven(candidate: RankedCandidate, best: RankedCandidate, heads: int | None) -> str:
-    """Say in which way a candidate's workers do less alike than the best's; "" where they do not, or nobody knows."""
+    """Return how the candidate's workers differ in work more than the best's do; "" if they do not."""
     parallel = Parallel.read(candidate.parallel)
     if parallel is not None and heads is not None and heads % parallel.tp:
         return f"{parallel.tp} workers do not divide {heads} heads"
@@ -120,7 +120,7 @@ def _uneven(candidate: RankedCandidate, best: RankedCandidate, heads: int | None
 
 
 def _slowest_stage(candidate: RankedCandidate) -> tuple[float, int]:
-    """Return the ratio of the slowest stage to the mean, and its number from 1."""
+    """Return the ratio of the slowest stage to the mean, and the stage's number from 1."""
     seconds = [stage.forward_s + stage.backward_s for stage in candidate.stages]
     if not sum(seconds):
         return 1.0, 0
@@ -136,7 +136,7 @@ def _largest(candidate: RankedCandidate) -> str:
 def verdict(
     model: ModelFacts, machine: MachineFacts, candidates: tuple[RankedCandidate, ...], one_device_s: float | None = None
 ) -> str:
-    """Say in a sentence or two what to do; first that one device is as fast as all, where it is."""
+    """Return the decision in one or two sentences. If one device is as fast as all, they say that first."""
     best = candidates[0]
     if not best.fits:
         remedies = " or more devices" if "recompute=full" in best.name else ", more devices or recomputation"
@@ -168,7 +168,7 @@ def verdict(
 
 
 def one_device(machine: MachineFacts, best: RankedCandidate, one_device_s: float | None) -> str:
-    """Say that one device is as fast as all, where it is; else ""."""
+    """Return the advice to use one device if it is as fast as all; "" otherwise."""
     if one_device_s is None or machine.devices == 1:
         return ""
     how = "as fast" if best.seconds_per_step < AS_FAST * one_device_s else "faster"
@@ -180,16 +180,16 @@ def one_device(machine: MachineFacts, best: RankedCandidate, one_device_s: float
 
 
 Projected = tuple[str, str, float, Projection]
-"""A candidate's name, its family, its bound in seconds, and its projection."""
+"""A candidate's name, family, lower bound in seconds, and predicted step."""
 
 
 def warning(search: SearchFacts) -> str:
-    """Say that time ran out where what was left out may be faster."""
+    """Return a warning that time ran out; "" if the search finished."""
     return f"Time ran out: {left_open(search)}. " if search.unfinished else ""
 
 
 def model_facts(source: Source, inner: Inner, blocks: Sequence[Block], batch: int, operations: float) -> ModelFacts:
-    """Record a model, of which one device does all the work."""
+    """Return the facts of a model, from one device that does all the work."""
     graph = inner.replica.graph
     return ModelFacts(
         name=source.name,
@@ -205,7 +205,7 @@ def model_facts(source: Source, inner: Inner, blocks: Sequence[Block], batch: in
 
 
 def machine_facts(cluster: Cluster, dtype: str) -> MachineFacts:
-    """Record a machine, with its peak in a dtype."""
+    """Return the facts of a machine, with its peak rate for `dtype`."""
     devices = cluster.built.devices
     return MachineFacts(
         name=cluster.name,
@@ -218,7 +218,10 @@ def machine_facts(cluster: Cluster, dtype: str) -> MachineFacts:
 
 
 def ranked(projected: Sequence[Projected], model: ModelFacts, graph: Graph) -> tuple[RankedCandidate, ...]:
-    """Record candidates, best first, those that fit before those that do not, with why they lose to the first."""
+    """Return the candidates sorted: those that fit by seconds, then the others by bytes.
+
+    Each says why it loses to the first.
+    """
     rows = [_candidate(*row, model) for row in projected]
     rows.sort(key=lambda row: (not row.fits, row.seconds_per_step if row.fits else row.needed_bytes))
     transformer = transformer_of(graph)
@@ -227,7 +230,7 @@ def ranked(projected: Sequence[Projected], model: ModelFacts, graph: Graph) -> t
 
 
 def _candidate(name: str, kind: str, bound_s: float, projection: Projection, model: ModelFacts) -> RankedCandidate:
-    """Record a candidate."""
+    """Return the record of a candidate."""
     shares, tokens = projection.shares, model.sequence
     exposed = (COMMUNICATION, MODEL_PARALLEL, SHARDING, GRADIENTS)
     return RankedCandidate(

@@ -1,6 +1,6 @@
-"""How everything public shows itself: as tables, in a terminal and in a notebook, and figures as people read them.
+"""How public objects are shown: as tables, in a terminal and in a notebook, and how figures are formatted.
 
-The package that makes the tables of a `Shown` registers a rule with `@tables.register`; a record needs none.
+Register a rule with `@tables.register` for the tables of a `Shown`. Dataclasses need none.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.table import Column, Table
 
-FRAME = 3  # what a column takes besides its cells; the last border takes one more
-TEXT = 24  # wider cells hold text, which may be folded to so many characters; figures and what they are of may not
-LEAST = 12  # the fewest characters that a column of names gets
+FRAME = 3  # characters that a column adds to its cells; the last border adds one more
+TEXT = 24  # wider cells are text and may be folded to this width; figures and names may not
+LEAST = 12  # least width of a column of names
 
 
 class FittedTable(Table):
-    """A table whose first `keys` columns name its rows."""
+    """A table whose first `keys` columns identify its rows. A table that is too wide is split into parts."""
 
     def __init__(self, title: str | None, keys: int, *, show_header: bool = True) -> None:
         super().__init__(title=title, title_justify="left", title_style="bold", show_header=show_header)
         self.keys = keys
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Show it whole where there is room, else in parts."""
+        """Yield the table if it fits, else its parts."""
         widths = [_width(column, folded=False) for column in self.columns]
         if not self.show_header or sum(widths) + FRAME * len(widths) < options.max_width:
             yield from super().__rich_console__(console, options)
@@ -38,7 +38,7 @@ class FittedTable(Table):
         yield from self._parts(options.max_width - 1, self.columns)
 
     def _parts(self, room: int, columns: Sequence[Column]) -> Iterator[Table]:
-        """Yield tables of at most `room` characters and a border that together show these columns."""
+        """Yield tables of at most `room` characters and a border that together show `columns`."""
         names = columns[: self.keys]
         limit = max(LEAST, room // (2 * max(1, self.keys)) - FRAME)
         widths = [min(limit, _width(column)) for column in names]
@@ -67,7 +67,7 @@ class FittedTable(Table):
 
 
 def _width(column: Column, *, folded: bool = True) -> int:
-    """Return how wide a column's cells are; its heading may be folded at its words."""
+    """Return the width of a column's cells. If `folded`, its heading may be folded between words."""
     heading = str(column.header)
     headings = heading.split() if folded else [heading]
     lines = (line for cell in column.cells for line in str(cell).split("\n"))
@@ -76,14 +76,14 @@ def _width(column: Column, *, folded: bool = True) -> int:
 
 
 WIDTH = 160
-TEXT_WIDTH = 52  # beside a name, it fits a terminal of 80 columns
+TEXT_WIDTH = 52  # leaves room for names on a terminal of 80 columns
 HTML = "<pre style=\"font-family:Menlo,'DejaVu Sans Mono',consolas,monospace;line-height:1.2\">{code}</pre>"
 _UNITS = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
 @singledispatch
 def tables(shown: object) -> Sequence[RenderableType]:
-    """Return the tables that show an object; TypeError for one that has none and is no record."""
+    """Return the tables that show an object. Raises TypeError if none are registered and it is not a dataclass."""
     if not is_dataclass(shown):
         raise TypeError(f"{type(shown).__name__}: no tables are registered for it")
     values = ((field.name, getattr(shown, field.name)) for field in fields(shown) if field.repr)
@@ -92,7 +92,7 @@ def tables(shown: object) -> Sequence[RenderableType]:
 
 
 class Shown:
-    """Prints as its tables, shows itself as them in a notebook, and names itself within other objects."""
+    """An object that prints as tables, also in a notebook. Within other objects it is shown by its class name."""
 
     __slots__ = ()
 
@@ -107,9 +107,9 @@ class Shown:
 
 
 def console(**options: Any) -> Console:
-    """Return a console on which names are shown as they are, square brackets and colons included.
+    """Return a console that prints names literally, including square brackets and colons.
 
-    A notebook shows what `_repr_html_` says, and nothing besides.
+    In a notebook, only `_repr_html_` shows tables: the console does not add output of its own.
     """
     return Console(highlight=False, markup=False, emoji=False, force_jupyter=False, **options)
 
@@ -122,14 +122,14 @@ def as_text(*shown: RenderableType) -> str:
 
 
 def as_html(*shown: RenderableType) -> str:
-    """Return tables as a piece of HTML."""
+    """Return tables as an HTML fragment."""
     recording = console(file=io.StringIO(), width=WIDTH, record=True)
     recording.print(*shown, sep="\n")
     return recording.export_html(inline_styles=True, code_format=HTML)
 
 
 def printable(text: str) -> str:
-    """Return a text in which control characters, which could drive a terminal, are written as escapes."""
+    """Escape control characters in a text. They could change the state of a terminal."""
     return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text)
 
 
@@ -151,15 +151,15 @@ def table(
     keys: int = 1,
     text: Sequence[str] = (),
 ) -> Table:
-    """Build a plain table: the first column, and those of `text`, to the left, the others to the right.
+    """Return a plain table. The first column and those in `text` are left-aligned, the others right-aligned.
 
-    The first `keys` columns name a row: where the table is too wide, they stand again in each of its parts.
+    The first `keys` columns identify a row. If the table is too wide, each of its parts repeats them.
     """
     return _filled(FittedTable(title and printable(title), keys), columns, rows, left=(columns[0], *text))
 
 
 def facts(title: str, rows: Iterable[tuple[str, str]]) -> Table:
-    """Build a table of names and values."""
+    """Return a table of names and values."""
     result = FittedTable(printable(title), 1, show_header=False)
     _filled(result, ("", ""), rows, left=("",))
     result.columns[1].max_width = TEXT_WIDTH
@@ -167,7 +167,7 @@ def facts(title: str, rows: Iterable[tuple[str, str]]) -> Table:
 
 
 def nearest(name: str, names: Iterable[str]) -> str:
-    """Write what a name that is none of these may have been meant to be, as in `: did you mean joint?`.
+    """Return a suggestion for a misspelled name, as in `: did you mean joint?`; "" if no name is close.
 
     >>> nearest("jiont", ("recursive", "joint")), nearest("x", ("recursive", "joint"))
     (': did you mean joint?', '')
@@ -177,7 +177,7 @@ def nearest(name: str, names: Iterable[str]) -> str:
 
 
 def quantity(value: float, unit: str) -> str:
-    """Write a value with a decimal prefix and three digits, as in `35.9 GB`."""
+    """Format a value with a decimal prefix and three digits, as in `35.9 GB`."""
     for factor, prefix in _UNITS:
         if _rounded(value) >= factor:
             return f"{value / factor:.3g} {prefix}{unit}"
@@ -185,7 +185,7 @@ def quantity(value: float, unit: str) -> str:
 
 
 def seconds(value: float | None) -> str:
-    """Write a duration, or a difference of two, in the unit that suits it; `-` where there is none."""
+    """Format a duration, or a difference of two, in a suitable unit; `-` for None."""
     if value is None:
         return "-"
     for factor, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "us")):
@@ -195,27 +195,27 @@ def seconds(value: float | None) -> str:
 
 
 def _rounded(value: float) -> float:
-    """Return the size of a value to the three digits that are written, which may reach the next unit."""
+    """Return the absolute value rounded to three digits, as it is printed. Rounding may carry it to the next unit."""
     return abs(float(f"{value:.3g}"))
 
 
 def exact_bytes(value: int) -> str:
-    """Write bytes to the last digit, since they are compared to the last digit."""
+    """Format a number of bytes with all digits: bytes are compared exactly."""
     return f"{value:,}"
 
 
 def product(ways: Sequence[int]) -> str:
-    """Write factors, as in `4 x 2`."""
+    """Format factors, as in `4 x 2`."""
     return " x ".join(map(str, ways)) or "1"
 
 
 def grid(ways: Sequence[int]) -> str:
-    """Write the number of workers and how they are divided, as in `8 as 4 x 2`."""
+    """Format the number of workers and its factors, as in `8 as 4 x 2`."""
     return f"{math.prod(ways)} as {product(ways)}" if len(ways) > 1 else str(math.prod(ways))
 
 
 def number(value: float) -> str:
-    """Write a number with four digits, and those of a large one in threes.
+    """Format a number with four digits, large ones with thousands separators.
 
     >>> number(3469.2), number(145487.0), number(0.010781)
     ('3469', '145,500', '0.01078')
@@ -225,5 +225,5 @@ def number(value: float) -> str:
 
 
 def percent(value: float | None) -> str:
-    """Write a share of one as a percentage; `-` where there is none."""
+    """Format a fraction as a percentage; `-` for None."""
     return "-" if value is None else f"{100 * value:.1f} %"

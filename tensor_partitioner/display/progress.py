@@ -1,4 +1,4 @@
-"""How far work is that takes long: whoever does it tells the status line, which a command starts, or nobody."""
+"""Progress of long tasks. Tasks report to the status line that a command starts, if there is one."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ T = TypeVar("T")
 
 TERMINAL_S = (1.0, 0.25)
 PIPE_S = (10.0, 10.0)
-"""When the first line comes, and how long until the next: nothing is said of what is done sooner."""
+"""Seconds until the first line, and between lines. Shorter tasks show nothing."""
 
 ERASE = "\r\x1b[K"
 
 
 @dataclass(slots=True)
 class TrackedTask:
-    """Work of `total` parts, of which so many are done; it began at `started`, by the monotonic clock.
+    """A task of `total` parts, `done` of them complete, started at `started` on the monotonic clock.
 
-    `amounts` are what one part is of, by what it is called.
+    `amounts` says what one part consists of, by unit, such as {"tokens": 1024}.
     """
 
     description: str
@@ -40,7 +40,7 @@ class TrackedTask:
         return f"{self.description}: {self.done} of {self.total}" if self.total > 1 else self.description
 
     def speed(self, now: float) -> str:
-        """Say what is done in a second of what parts are of."""
+        """Return the amounts done per second."""
         rates = {name: amount * self.done / (now - self.started) for name, amount in self.amounts.items() if self.done}
         return "".join(f", {rate:,.4g} {name}/s" for name, rate in rates.items())
 
@@ -50,7 +50,7 @@ class TrackedTask:
 
 
 class StatusLine:
-    """Shows tasks, each within the one before, on stderr: on a terminal a line that changes, in a pipe plain ones."""
+    """Shows nested tasks on stderr: on a terminal one line that is updated, in a pipe a line for each update."""
 
     def __init__(self) -> None:
         self._tasks: list[TrackedTask] = []
@@ -58,7 +58,7 @@ class StatusLine:
         self._thread = threading.Thread()
 
     def begin(self, task: TrackedTask) -> None:
-        """Show a task from now on; the first one starts the line."""
+        """Show a task. The first task starts the line."""
         self._tasks.append(task)
         if len(self._tasks) == 1:
             self._stopped.clear()
@@ -66,7 +66,7 @@ class StatusLine:
             self._thread.start()
 
     def end(self, task: TrackedTask) -> None:
-        """Show a task no longer; with the last one the line goes."""
+        """Stop showing a task. The line is removed with the last task."""
         self._tasks.remove(task)
         if not self._tasks:
             self._stopped.set()
@@ -87,12 +87,12 @@ class StatusLine:
 
 
 STATUS: ContextVar[StatusLine | None] = ContextVar("status", default=None)
-"""The line that is told of work."""
+"""The status line of the running command, if any."""
 
 
 @contextmanager
 def progress(description: str, total: int, amounts: Mapping[str, int] | None = None) -> Iterator[Callable[[], None]]:
-    """Tell the status line of work of `total` parts, each of `amounts`; yields a function that counts one more."""
+    """Show a task of `total` parts on the status line. Yields a function that counts one part as done."""
     task, line = TrackedTask(description, total, amounts=amounts or {}), STATUS.get()
     if line is not None:
         line.begin(task)
@@ -104,7 +104,7 @@ def progress(description: str, total: int, amounts: Mapping[str, int] | None = N
 
 
 def tracked(description: str, parts: Sequence[T]) -> Iterator[T]:
-    """Yield the parts of work one by one; each is done when the next one is taken."""
+    """Yield parts of a task one by one. A part counts as done when the next is requested."""
     with progress(description, len(parts)) as advance:
         for part in parts:
             yield part
@@ -112,7 +112,7 @@ def tracked(description: str, parts: Sequence[T]) -> Iterator[T]:
 
 
 def status(tasks: Sequence[TrackedTask], now: float) -> str:
-    """Say what is under way, as in `searching: 2 of 5, 12 s, about 18 s left`."""
+    """Return the text of the status line, as in `searching: 2 of 5, 12 s, about 18 s left`."""
     if not tasks:
         return ""
     elapsed, share = now - tasks[0].started, 0.0
@@ -123,6 +123,6 @@ def status(tasks: Sequence[TrackedTask], now: float) -> str:
 
 
 def duration(value_s: float) -> str:
-    """Write a duration in whole seconds, or minutes and seconds."""
+    """Format a duration in seconds, or in minutes and seconds."""
     minutes, rest = divmod(round(value_s), 60)
     return f"{minutes} min {rest} s" if minutes else f"{rest} s"

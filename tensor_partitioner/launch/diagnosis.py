@@ -1,4 +1,4 @@
-"""A run of a launch file beside its prediction: whether it fits, whether its pace is usual, what would be faster."""
+"""Compare a launch file with its prediction: does it fit, is its pace normal, what would be faster."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from tensor_partitioner.projection import project_source
 from tensor_partitioner.replicas import Source
 
 CHANGES = 3
-"""Settings that are said, fastest first."""
+"""Number of suggested settings, fastest first."""
 
 LEAST_GAIN = 0.01
-"""Of a step's seconds: what gains less is not said."""
+"""Suggestions that save less than this share of a step are left out."""
 
 
 @dataclass(frozen=True, slots=True)
 class OtherSetting:
-    """Other words of named parallelism, of a launch that otherwise stays: what was, what would be, and its step."""
+    """A changed setting of a launch: old and new value by word, the resulting parallelism, and its predicted step."""
 
     words: Mapping[str, tuple[object, object]]
     parallel: Parallel
@@ -36,11 +36,10 @@ class OtherSetting:
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """A launch on all devices of a machine, its predicted step, and what was measured of it, in seconds, if given.
+    """A launch on all devices of a machine, its predicted step, and its measured seconds per step, if given.
 
-    `band` are the least and the most seconds that 90% of published runs took, relative to their predictions. `tokens`
-    are those of a step; None where the model is of no sequences. `changes` are faster, or fit where the launch does
-    not.
+    `band` is the range of measured over predicted seconds that holds 90% of published runs. `tokens` are per step; None
+    for a model without sequences. `changes` are faster settings; if the launch does not fit, settings that fit.
     """
 
     launch: LaunchFile
@@ -54,7 +53,7 @@ class Diagnosis:
 
     @property
     def verdict(self) -> str:
-        """Say in a clause what a measured pace is; "" where none is given."""
+        """How the measured pace compares with the prediction; "" without a measurement."""
         if self.measured_s is None:
             return ""
         ratio, (low, high) = self.measured_s / self.step.seconds, self.band
@@ -67,7 +66,7 @@ class Diagnosis:
 
 
 def diagnose(launch: LaunchFile, machine: Cluster, measured: str | None = None) -> Diagnosis:
-    """Predict a launch on all devices of a machine; an InputError, which names the file, for what cannot be."""
+    """Predict a launch on all devices of a machine. Raises InputError, naming the file, if that is impossible."""
     try:
         return _diagnosed(launch, machine, measured)
     except (PlanError, GraphError) as error:
@@ -97,7 +96,7 @@ def _diagnosed(launch: LaunchFile, machine: Cluster, measured: str | None) -> Di
 def _changes(
     launch: LaunchFile, source: Source, machine: Cluster, parallel: Parallel, step: Projection
 ) -> Iterator[OtherSetting]:
-    """Yield the changes of one setting that gain most, of those that fit."""
+    """Yield the changes of a single setting that fit and gain most."""
     most = step.seconds * (1 - LEAST_GAIN) if step.fits else float("inf")
     faster: list[OtherSetting] = []
     for other in dict.fromkeys(_neighbours(parallel)):
@@ -120,7 +119,7 @@ def _words(before: Parallel, after: Parallel) -> dict[str, tuple[object, object]
 
 
 def _neighbours(at: Parallel) -> Iterator[Parallel]:
-    """Yield parallelism over as many devices that differs in one setting."""
+    """Yield the parallelisms over the same devices that differ in one setting. Some may be impossible."""
     given = {field.name: getattr(at, field.name) for field in fields(Parallel)}
     micro_batch = at.micro_batch or 1
     single: list[dict[str, object]] = [{"micro_batch": count} for count in (2 * micro_batch, micro_batch // 2)]
@@ -139,7 +138,7 @@ def _neighbours(at: Parallel) -> Iterator[Parallel]:
 
 
 def _possible(given: dict[str, object]) -> Iterator[Parallel]:
-    """Yield the parallelism of these words, without those that have no meaning with the others, if there is any."""
+    """Yield the parallelism with these words, without settings that have no effect; nothing if it is invalid."""
     of = {name: int(str(given[name])) for name in ("pp", "dp", "cp", "tp")}
     kept = given | {"sp": bool(given["sp"]) and of["tp"] > 1, "zero": given["zero"] if of["dp"] * of["cp"] > 1 else 0}
     try:

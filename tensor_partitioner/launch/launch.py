@@ -1,4 +1,4 @@
-"""A training as a launch file says it, and its values by name."""
+"""The training that a launch file describes, and access to the file's values by name."""
 
 from __future__ import annotations
 
@@ -10,26 +10,29 @@ from planner.errors import InputError
 from planner.parallel import Parallel
 
 Value = object
-"""A text, a number, or a truth value."""
+"""A string, a number or a boolean."""
 
 UNSAID = ("", "None", "none", "null", "auto")
-"""Values that say nothing."""
+"""Values that count as not set."""
 
 SWITCHES = dict.fromkeys(("true", "1", "on", "yes", "y"), True) | dict.fromkeys(("false", "0", "off", "no", "n"), False)
 STAGES = ("0", "1", "2", "3")
 MOST = 10**9
-"""No extent, batch or number of devices of a launch file is larger."""
+"""Largest extent, batch or number of devices that a launch file may have."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fields:
-    """The values of a launch file by name; an InputError names the file and the field whose value is none."""
+    """The values of a launch file by name. Errors name the file and the field.
+
+    Getters take alternative names and use the first that is set. They raise InputError for an invalid value.
+    """
 
     path: str
     values: Mapping[str, Value]
 
     def text(self, *names: str) -> str | None:
-        """Return the value of the first name that says something."""
+        """Return the value as text; None if it is not set."""
         name = self._said(names)
         return None if name is None else str(self.values[name])
 
@@ -37,7 +40,7 @@ class Fields:
         return next((name for name in names if str(self.values.get(name)) not in UNSAID), None)
 
     def whole(self, *names: str, most: int = MOST) -> int | None:
-        """Return a whole number above 0."""
+        """Return a positive integer; None if it is not set."""
         name = self._said(names)
         if name is None:
             return None
@@ -47,14 +50,14 @@ class Fields:
         return int(text)
 
     def required(self, *names: str, most: int = MOST) -> int:
-        """Return a whole number that the file has to say."""
+        """Return a positive integer. Raises InputError if it is not set."""
         value = self.whole(*names, most=most)
         if value is None:
             raise InputError(f"{self.path}: expected a value of {names[0]}, found none")
         return value
 
     def share(self, name: str, otherwise: float) -> float:
-        """Return a number from 0 to 1."""
+        """Return a number from 0 to 1; `otherwise` if it is not set."""
         text = self.text(name)
         try:
             value = otherwise if text is None else float(text)
@@ -65,7 +68,7 @@ class Fields:
         return value
 
     def switch(self, *names: str) -> bool:
-        """Return a truth value; False where nothing is said."""
+        """Return a boolean; False if it is not set."""
         name = self._said(names)
         if name is None:
             return False
@@ -75,7 +78,7 @@ class Fields:
         return SWITCHES[text.lower()]
 
     def stage(self, name: str) -> int:
-        """Return a stage of ZeRO; 0 where nothing is said."""
+        """Return a ZeRO stage; 0 if it is not set."""
         text = self.text(name) or "0"
         if text not in STAGES:
             raise InputError(f"{self.path}: {name}: expected a stage of ZeRO from 0 to 3, found {text!r}")
@@ -83,7 +86,7 @@ class Fields:
 
 
 def section(path: str, said: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    """Return a part of a file with fields of its own; without any where it is not said, or "auto"."""
+    """Return a section of a file; an empty one if it is not set or "auto". Raises InputError if it is not a mapping."""
     value = said.get(name)
     if value is None or (isinstance(value, str) and value in {"auto", ""}):
         return {}
@@ -94,12 +97,12 @@ def section(path: str, said: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchFile:
-    """What a launch file trains and how: a model with its options, parallelism without its data parallel degree.
+    """What a launch file trains and how: a model with its options, and parallelism without the data parallel degree.
 
-    `degrees` has words of `Parallel`. `batch` is of a step; None where micro-batches and their number,
-    `accumulation`, say it. `devices` is None where the file does not say how many there are. `assumed` is what it
-    leaves open, and what stands in for it. `names` are what the file calls the words of `Parallel` that can be
-    changed in it, `spelled` how it writes their values.
+    `degrees` has words of `Parallel`. `batch` is the samples per step; if None, they follow from the micro-batch and
+    `accumulation`, the number of micro-batches. `devices` is None if the file does not say how many there are.
+    `assumed` lists the values that stand in for what the file omits. `names` are the file's own names for the words of
+    `Parallel` that can be changed in it, and `spelled` its own spelling of their values.
     """
 
     path: str
@@ -117,15 +120,15 @@ class LaunchFile:
 
     @property
     def selects(self) -> bool:
-        """True if its engine has selective recomputation."""
+        """True if the engine has selective recomputation."""
         return self.engine not in {"Axolotl", "Accelerate", "DeepSpeed"}
 
     def priced_by(self, stack: str | None) -> LaunchFile:
-        """Return it as another software stack runs it; None: its own."""
+        """Return the launch under another software stack; None keeps its own."""
         return self if stack is None else replace(self, stack=stack)
 
     def parallel(self, devices: int) -> Parallel:
-        """Return the parallelism over so many devices; an InputError where they cannot be divided so."""
+        """Return the parallelism over `devices`. Raises InputError if the degrees do not divide them."""
         said = {name: value for name, value in self.degrees.items() if value}
         pp, tp, cp = (int(str(said.get(axis, 1))) for axis in ("pp", "tp", "cp"))
         if devices % (pp * tp * cp):
@@ -136,7 +139,7 @@ class LaunchFile:
         return Parallel(**{**kept, "dp": dp})  # type: ignore[arg-type]
 
     def samples(self, devices: int) -> int:
-        """Return the samples of a step over so many devices."""
+        """Return the samples per step over `devices`."""
         if self.batch is not None:
             return self.batch
         parallel = self.parallel(devices)
@@ -144,12 +147,12 @@ class LaunchFile:
 
 
 def first_said(*values: int | None) -> int | None:
-    """Return the first value that is said."""
+    """Return the first value that is not None."""
     return next((value for value in values if value is not None), None)
 
 
 def product(values: Iterable[int | None]) -> int | None:
-    """Return the product of values; None where one is not said."""
+    """Return the product of the values; None if one is None."""
     result = 1
     for value in values:
         if value is None:

@@ -1,4 +1,4 @@
-"""Megatron-LM: a script of the shell with its arguments, or the arguments as it prints them; NeMo's YAML, too."""
+"""Launch files of Megatron-LM (a shell script, or the arguments as it prints them) and of NeMo (YAML)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from planner.errors import InputError
 from tensor_partitioner.launch.launch import Fields, LaunchFile, Value, product
 
 PRINTED = re.compile(r"^.*?\b(\w+) \.{3,} ?(.*)$", re.MULTILINE)
-"""An argument as Megatron-LM prints it when it starts."""
+"""An argument as Megatron-LM prints it on start."""
 
 NAMES = {
     "tp": "--tensor-model-parallel-size", "pp": "--pipeline-model-parallel-size", "cp": "--context-parallel-size",
@@ -19,7 +19,7 @@ NAMES = {
     "recompute": "--recompute-granularity", "micro_batch": "--micro-batch-size",
     "schedule": "--num-virtual-stages-per-pipeline-rank",
 }  # fmt: skip
-"""What it calls words of named parallelism."""
+"""Megatron-LM's names for the words of named parallelism."""
 
 NEMO_NAMES = {
     "tp": "tensor_model_parallel_size", "pp": "pipeline_model_parallel_size", "cp": "context_parallel_size",
@@ -32,27 +32,27 @@ ASSIGNED = re.compile(r"^\s*(?:export\s+)?(\w+)=(\"[^\"]*\"|'[^']*'|[^\s;(]+)\s*
 VARIABLE = re.compile(r"\$(?:\{(\w+)(?::?-([^}]*))?\}|(\w+))")
 PRODUCT = re.compile(r"\$\(\(\s*(\w+)((?:\s*\*\s*\w+)*)\s*\)\)")
 MOST_NESTED = 8
-"""Variables within variables are written out so often."""
+"""How often variables within variables are substituted."""
 
 OTHER_MODELS = ("multi-latent-attention", "moe-shared-expert-intermediate-size", "enable-gpt-oss", "mtp-num-layers",
     "is-hybrid-model", "hybrid-override-pattern", "window-size", "optimizer-cpu-offload")  # fmt: skip
-"""Arguments that make another model, or keep states elsewhere: these are refused."""
+"""Arguments that select an unsupported model, or keep states off the device. They are refused."""
 
 NOT_PRICED = ("grad-reduce-in-bf16", "fp8-param-gather", "recompute-num-layers", "use-precision-aware-optimizer")
-"""Arguments that change memory or time, and are not priced: these are named."""
+"""Arguments that change memory or time but are not modelled. A note names them."""
 
 MOST_LAYERS = 10_000
 SPELLED = {
     "recompute": {"none": "(without it)"}, "sp": {"True": "(set)", "False": "(without it)"},
     "schedule": {"1f1b": "1", **{f"interleaved:{count}": str(count) for count in range(2, 65)}},
 }  # fmt: skip
-"""How it writes values of words of named parallelism."""
+"""Megatron-LM's spelling of values of named parallelism."""
 
 TOKENIZERS = {"gpt2bpetokenizer": 50257, "llama2tokenizer": 32000, "llama3tokenizer": 128256}
-"""Words of tokenizers of one vocabulary."""
+"""Vocabulary size of tokenizers that have only one."""
 
 USUAL_WORDS, USUAL_MULTIPLE = 50257, 128
-"""GPT-2's vocabulary; what Megatron-LM pads vocabularies to multiples of, times tensor parallel workers."""
+"""GPT-2's vocabulary size, and the multiple (per tensor parallel worker) to which Megatron-LM pads vocabularies."""
 
 NEMO = {
     "encoder_seq_length": "seq-length", "devices": "nproc-per-node", "num_nodes": "nnodes",
@@ -60,22 +60,22 @@ NEMO = {
     "activations_checkpoint_granularity": "recompute-granularity", "num_moe_experts": "num-experts",
     "share_embeddings_and_output_weights": "share-embeddings-and-output-weights",
 }  # fmt: skip
-"""Names of NeMo for what Megatron-LM calls otherwise."""
+"""NeMo's names for Megatron-LM's arguments, where they differ."""
 
 
 HYDRA = re.compile(r"(?<!\S)\+*((?:trainer|model)(?:\.\w+)+)=(\S+)")
-"""A setting of NeMo's on a command line."""
+"""A NeMo setting on a command line."""
 
 
 def is_script(text: str) -> bool:
-    """Tell if a text has Megatron-LM's arguments, or NeMo's."""
+    """Return whether a text has arguments of Megatron-LM or NeMo."""
     return any(name in text for name in ("--num-layers", "--hidden-size", "model.num_layers=")) or bool(
         PRINTED.search(text)
     )
 
 
 def read_script(path: str, text: str) -> LaunchFile:
-    """Read a script, or what Megatron-LM printed; an InputError for a value that the file does not say."""
+    """Read a shell script, or what Megatron-LM printed. Raises InputError if a required value is missing."""
     if "model.num_layers=" in text:
         settings = HYDRA.findall(_written_out(text))
         named = [(name.replace("optim.name", "optim.optim_name").rpartition(".")[2], of) for name, of in settings]
@@ -87,7 +87,7 @@ def read_script(path: str, text: str) -> LaunchFile:
 
 
 def read_nemo(path: str, nested: Mapping[str, object]) -> LaunchFile:
-    """Read NeMo's or Megatron Bridge's YAML, or its settings on a command line."""
+    """Read a YAML file of NeMo or Megatron Bridge, or NeMo's settings from a command line."""
     flat = {NEMO.get(name, name.replace("_", "-")): _said(value) for name, value in _flat(nested)}
     if not {"num-layers", "hidden-size"} <= flat.keys():
         raise InputError(
@@ -104,7 +104,7 @@ def read_nemo(path: str, nested: Mapping[str, object]) -> LaunchFile:
 
 
 def _said(value: Value) -> Value:
-    """Return a truth value that is written as a word, and anything else as it is."""
+    """Return a boolean for the words "true" and "false", and any other value unchanged."""
     return {"true": True, "false": False}.get(str(value).lower(), value)
 
 
@@ -119,11 +119,11 @@ def _flat(nested: Mapping[str, object]) -> Iterator[tuple[str, Value]]:
 
 
 def _flags(path: str, text: str) -> Iterator[tuple[str, Value]]:
-    """Yield every `--flag value` of a script; a flag without a value is a switch."""
+    """Yield the arguments `--flag value` of a script. A flag without a value is True."""
     try:
         words = shlex.split(_written_out(text), comments=True)
     except ValueError as error:
-        raise InputError(f"{path}: expected a script of the shell: {error}") from error
+        raise InputError(f"{path}: expected a shell script: {error}") from error
     words = [part for word in words for part in (word.split() if " --" in f" {word}" else [word])]
     for word, following in zip(words, [*words[1:], "--"], strict=True):
         name, equals, value = word.partition("=")
@@ -133,14 +133,14 @@ def _flags(path: str, text: str) -> Iterator[tuple[str, Value]]:
 
 
 def _written_out(text: str) -> str:
-    """Return a script without comments, its lines joined, with the values of variables in their place."""
+    """Return a script without comments and line continuations, with variables substituted."""
     lines = [line for line in text.replace("\\\n", " ").splitlines() if not line.lstrip().startswith("#")]
     text = "\n".join(lines)
     for _ in range(MOST_NESTED):
         values: dict[str, set[str]] = {}
         for name, value in ASSIGNED.findall(text):
             values.setdefault(name, set()).add(value.strip("\"'"))
-        known = {name: value for name, (value, *others) in values.items() if not others}  # others: of several branches
+        known = {name: value for name, (value, *others) in values.items() if not others}  # others: several branches
         text = PRODUCT.sub(partial(_multiplied, known), VARIABLE.sub(partial(_variable, known), text))
     return text
 
@@ -158,7 +158,7 @@ def _multiplied(known: Mapping[str, str], match: re.Match[str]) -> str:
 
 
 def launch_of(fields: Fields, engine: str = "Megatron-LM", stack: str = "megatron") -> LaunchFile:
-    """Return the training of Megatron-LM's arguments; an InputError for those of other models."""
+    """Return the training that Megatron-LM's arguments describe. Raises InputError for unsupported models."""
     assumed: list[str] = []
     for name in OTHER_MODELS:
         if fields.text(name) not in {None, "False", "0"}:
@@ -257,7 +257,7 @@ def _model(fields: Fields, tp: int, assumed: list[str]) -> tuple[str, dict[str, 
 
 
 def _vocabulary(fields: Fields, tp: int, assumed: list[str]) -> int:
-    """Return the vocabulary as it is padded."""
+    """Return the padded size of the vocabulary."""
     padded = fields.whole("padded-vocab-size")
     if padded is not None:
         return padded

@@ -1,4 +1,4 @@
-"""Launch files where commands take a model: what the file says stands where an option does not."""
+"""Launch files as the model of a command. The file's values apply where the command line sets none."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from simulator.projection.cluster import cluster
 from tensor_partitioner.launch.read import read_launch
 
 ENDINGS = (".sh", ".toml")
-"""Of files that are launch files whatever is in them; a YAML or JSON may be another file, and diagnose takes it."""
+"""Suffixes that always mark launch files. A YAML or JSON may be another kind of file; only `diagnose` takes it."""
 
 
 def launched(source: str, options: Mapping[str, Any], *, is_fixed: bool) -> tuple[str, dict[str, Any]]:
-    """Return the model of a launch file, and options with what it says besides; any other source as it is.
+    """Return the model of a launch file and the options completed by its values. Other sources are returned unchanged.
 
-    If the training `is_fixed`, it is parallel as the file says. What is assumed is noted on stderr.
+    If the training `is_fixed`, its parallelism is the file's. Prints assumptions on stderr.
     """
     options = dict(options)
     if Path(source).suffix not in ENDINGS or options["topo"] is None:

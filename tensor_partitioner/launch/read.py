@@ -1,4 +1,4 @@
-"""Reading a launch file: which trainer's it is follows from its ending and its fields."""
+"""Read a launch file. Its suffix and its fields tell which trainer it belongs to."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tensor_partitioner.launch.trainer import read_accelerate, read_axolotl, rea
 
 MOST_BYTES = 1 << 20
 OF_TRAINING = ("dtype", "optimizer", "sequence")
-"""Options that a file says of whatever model."""
+"""Options of the file that apply to any model."""
 
 EXPECTED = (
     "expected a Megatron-LM script or its printed arguments, a torchtitan TOML, a DeepSpeed JSON, or a YAML of NeMo, "
@@ -27,9 +27,9 @@ EXPECTED = (
 
 
 def read_launch(path: str, model: str | None = None) -> LaunchFile:
-    """Read a launch file; an InputError, in one line, for one that is none.
+    """Read a launch file. Raises InputError, in one line, if it is not one.
 
-    `model` stands in for the model that the file names, and is needed where it names none.
+    `model` replaces the file's model. It is required if the file names none.
     """
     file = Path(path)
     if not file.is_file():

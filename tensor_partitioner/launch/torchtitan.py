@@ -1,4 +1,4 @@
-"""torchtitan: a run's TOML, in the names of its versions up to 0.2."""
+"""torchtitan launch files: a TOML configuration, with the names of versions up to 0.2."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MODELS = {
     "llama3": {"8b": "llama-3.1-8b", "70b": "llama-3.1-70b", "405b": "llama-3.1-405b"},
     "qwen3": {size: f"hf:Qwen/Qwen3-{size.upper()}" for size in ("0.6b", "1.7b", "4b", "8b", "14b", "32b")},
 }
-"""Models of torchtitan, by name and flavor, that are among ours."""
+"""torchtitan's models, by name and flavor, and our names for them."""
 
 DEGREE = "{}_parallel_degree"
 NAMES = {
@@ -23,22 +23,22 @@ NAMES = {
     "zero": "fsdp_reshard_after_forward", "recompute": "activation_checkpoint.mode",
     "micro_batch": "local_batch_size", "schedule": "pipeline_parallel_schedule",
 }  # fmt: skip
-"""What it calls words of named parallelism."""
+"""torchtitan's names for the words of named parallelism."""
 
 USUAL_BATCH, USUAL_SEQUENCE = 8, 2048
-"""Where nothing is said, as in torchtitan's JobConfig."""
+"""Defaults of torchtitan's JobConfig."""
 
 SPELLED = {
     "recompute": {"none": "none"}, "zero": {"2": "never", "3": "always"},
     "schedule": {"1f1b": "1F1B", "gpipe": "GPipe", "interleaved:2": "Interleaved1F1B"},
 }  # fmt: skip
-"""How it writes values of words of named parallelism."""
+"""torchtitan's spelling of values of named parallelism."""
 
 SCHEDULES = {"1f1b": "1f1b", "gpipe": "gpipe", "interleaved1f1b": "interleaved:2"}
 
 
 def read_toml(path: str, nested: Mapping[str, Any], model: str | None) -> LaunchFile:
-    """Read the sections of a run; an InputError for a model that is not ours, and a schedule that none has."""
+    """Read a configuration. Raises InputError for an unknown model or schedule."""
     sections = {name: section for name, section in nested.items() if isinstance(section, dict)}
     fields = Fields(
         path, {f"{of}.{name}": value for of, section in sections.items() for name, value in section.items()}
@@ -83,12 +83,15 @@ def read_toml(path: str, nested: Mapping[str, Any], model: str | None) -> Launch
 
 
 def _sharded(fields: Fields, pp: int, others: int) -> tuple[int, int | None]:
-    """Return the stage of ZeRO, and how many devices there are, if it is said; an InputError for sharded replicas."""
+    """Return the ZeRO stage, and the number of devices if it is set.
+
+    Raises InputError for replicas of shards (HSDP).
+    """
     shard = _either(fields, "data_parallel_shard_degree")
     replicas = fields.whole(*(f"{of}.data_parallel_replicate_degree" for of in ("parallelism", "training"))) or 1
     whole = shard == "1"
     if replicas > 1 and not whole:
-        raise InputError(f"{fields.path}: data_parallel_replicate_degree: expected 1 beside shards, found {replicas}")
+        raise InputError(f"{fields.path}: data_parallel_replicate_degree: expected 1 with sharding, found {replicas}")
     resharded = (fields.text("parallelism.fsdp_reshard_after_forward") or "default").lower()
     stage = 2 if resharded == "never" or (resharded == "default" and pp > 1) else 3
     shards = int(shard) if shard.isdecimal() else None
@@ -111,7 +114,7 @@ def _local(fields: Fields) -> int:
 
 
 def _at_once(fields: Fields, pp: int, assumed: list[str]) -> tuple[int | None, int]:
-    """Return the global batch, if it is said, and the samples of a micro-batch."""
+    """Return the global batch, None if it is not set, and the samples of a micro-batch."""
     if fields.whole("training.local_batch_size", "training.batch_size") is None:
         assumed.append(f"local_batch_size {USUAL_BATCH}")
     total = fields.text("training.global_batch_size")

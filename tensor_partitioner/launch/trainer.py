@@ -1,4 +1,4 @@
-"""DeepSpeed's JSON, and Accelerate's and Axolotl's YAML: how a model that is named beside, or in it, is trained."""
+"""Launch files of DeepSpeed (JSON), Accelerate and Axolotl (YAML). Only Axolotl's name their model."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from planner.errors import InputError
 from tensor_partitioner.launch.launch import Fields, LaunchFile, product, section
 
 ADAPTERS = ("adapter", "unfrozen_parameters", "reward_model", "lisa_n_layers")
-"""Fields of Axolotl by which not all weights are trained, or another loss is."""
+"""Fields of Axolotl with which only some weights are trained, or another loss is used."""
 
 SHARDING = {"full_shard": 3, "hybrid_shard": 3, "shard_grad_op": 2, "no_shard": 0, "1": 3, "2": 2, "3": 0, "4": 3}
-"""Stages of ZeRO by FSDP's strategies, which may be numbers."""
+"""ZeRO stages of FSDP's sharding strategies, which may be given by number."""
 
 PRECISIONS = {"bf16": "mixed", "fp16": "mixed-float16", "fp8": "mixed-float8", "no": "float32", "false": "float32"}
 ADAMS = ("adam", "adamw", "adamw_torch", "adamw_torch_fused", "adamw_hf", "adamw_apex_fused", "sgd")
-"""Optimizers that are priced as what they are."""
+"""Optimizers that are modelled exactly."""
 
 CHECKPOINTED = {"none": "false", "full": "true"}
 
 
 def read_deepspeed(path: str, said: Mapping[str, Any], model: str | None) -> LaunchFile:
-    """Read DeepSpeed's configuration; an InputError where states are offloaded, or no model is named."""
+    """Read DeepSpeed's configuration. Raises InputError if states are offloaded or no model is given."""
     zero, pipeline = section(path, said, "zero_optimization"), section(path, said, "pipeline")
     tensors, optimizer = section(path, said, "tensor_parallel"), section(path, said, "optimizer")
     for name in ("offload_optimizer", "offload_param"):
@@ -69,12 +69,15 @@ def _optimizer(kind: object, assumed: list[str]) -> str:
 
 def _required(path: str, model: str | None) -> str:
     if model is None:
-        raise InputError(f"{path}: expected --model beside a file that names none, as in --model hf:Qwen/Qwen2.5-7B")
+        raise InputError(f"{path}: the file names no model: expected --model, as in --model hf:Qwen/Qwen2.5-7B")
     return model
 
 
 def read_accelerate(path: str, said: Mapping[str, Any], model: str | None) -> LaunchFile:
-    """Read the configuration that `accelerate config` writes; an InputError for what is offloaded or told elsewhere."""
+    """Read the file that `accelerate config` writes.
+
+    Raises InputError if states are offloaded or settings are elsewhere.
+    """
     fsdp, deepspeed = section(path, said, "fsdp_config"), section(path, said, "deepspeed_config")
     fields = Fields(path, {**said, **fsdp, **deepspeed})
     kind = (fields.text("distributed_type") or "NO").upper()
@@ -114,7 +117,7 @@ def _reshards(fields: Fields) -> bool:
 
 
 def read_axolotl(path: str, said: Mapping[str, Any], model: str | None) -> LaunchFile:
-    """Read Axolotl's configuration of a full fine-tuning; an InputError for adapters and offloaded states."""
+    """Read Axolotl's configuration of a full fine-tuning. Raises InputError for adapters and offloaded states."""
     fsdp = section(path, said, "fsdp_config")
     fields = Fields(path, {**said, **fsdp})
     for name in ADAPTERS:

@@ -1,6 +1,6 @@
-"""Pages: a decision, or a plan with its reports, as one HTML file that is opened from disk.
+"""Pages: a decision, or a plan with its reports, as one self-contained HTML file.
 
-It has everything in it (a charting library, too) and fetches nothing. Needs the extra `page` (Jinja).
+The file includes the charting library and loads nothing from the network. Needs the extra `page` (Jinja).
 """
 
 from tensor_partitioner.page.pages import write_page, write_report

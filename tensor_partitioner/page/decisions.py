@@ -1,4 +1,4 @@
-"""A decision as parts of a page: candidates, devices, how the best splits the work, and the figures behind it."""
+"""The parts of a decision's page: candidates, devices, the best candidate's division of work, and the input figures."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from topologies.library import DEVICES, LINKS, device_names, link_types
 from topologies.schema import DeviceSpec
 
 MOST_ROWS = 800
-"""Of more candidates the fastest are on the page, and the best of every family."""
+"""Most candidates on a page: the fastest, besides the best of each family."""
 
 
 def shown(decision: Decision) -> Decision:
-    """Return a decision with as many candidates as a page has room for, of which only the best has its stages."""
+    """Return the decision with only the candidates that a page shows. Only the best keeps its stages."""
     kept = {*map(id, decision.candidates[:MOST_ROWS]), *map(id, decision.of_families())}
     others = (replace(row, stages=()) for row in decision.candidates[1:] if id(row) in kept)
     return replace(decision, candidates=(decision.best, *others))
 
 
 def cards_of(decision: Decision) -> tuple[tuple[str, str, str], ...]:
-    """Return the few figures that matter most: name, value, and what it means."""
+    """Return the key figures, each as name, value and meaning."""
     best = decision.best
     margin = spare(decision) if best.fits else f"{quantity(-best.margin_bytes, 'B')} too much"
     return (
@@ -46,7 +46,7 @@ def cards_of(decision: Decision) -> tuple[tuple[str, str, str], ...]:
 
 
 def _beside(decision: Decision) -> Iterator[tuple[str, str, str]]:
-    """Yield how much longer than the best data parallelism and FSDP take, which most people would try first."""
+    """Yield how DDP and FSDP, which most people would try first, compare with the best candidate."""
     best = decision.best
     for family, name in (("data (DDP)", "Data parallelism (DDP)"), ("FSDP (ZeRO-3)", "FSDP (ZeRO-3)")):
         row = next((row for row in decision.of_families() if row.family == family), None)
@@ -59,12 +59,12 @@ def _beside(decision: Decision) -> Iterator[tuple[str, str, str]]:
 
 
 def _times(ratio: float) -> str:
-    """Write how many times as long a step takes, to three digits at least."""
+    """Format a ratio of step times with at least three digits."""
     return f"{ratio:.2f} x" if ratio < 10 else f"{ratio:.3g} x"
 
 
 def gap_of(decision: Decision) -> str:
-    """Say how far the answer is from the best there could be."""
+    """Return how far the answer may be from the optimum."""
     search = decision.search
     if search.unfinished:
         gap = f"The search is not finished: {left_open(search)}. A larger --budget narrows this."
@@ -76,7 +76,7 @@ def gap_of(decision: Decision) -> str:
 
 
 def asked(decision: Decision) -> Iterator[Figure]:
-    """Yield what was asked."""
+    """Yield the inputs of the decision."""
     model, machine = decision.model, decision.machine
     values = {
         "model": model.name,
@@ -99,7 +99,7 @@ _LINK = re.compile(r"- \{name: (?P<key>[\w-]+),.*\}\s*(?:# *(?P<source>.*))?")
 
 
 def machine_inputs(machine: Machine | None) -> Iterator[Figure]:
-    """Yield the figures of a machine's types of devices, then of links; none where no machine is known."""
+    """Yield the figures of a machine's device types, then of its link types; none if the machine is None."""
     if machine is None:
         return
     specs = {device.spec.name: device.spec for device in machine.devices}
@@ -125,7 +125,7 @@ def stack_inputs(name: str, stack: Stack) -> Iterator[Figure]:
 
 
 def _figures(spec: DeviceSpec, sources: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
-    """Yield a device's figures: their names, their keys in the file, and values as text; a record's by itself."""
+    """Yield a device's figures: name, key in the file, and value as text. Nested records are flattened."""
     for key, value in msgspec.to_builtins(spec).items():
         if key in SELDOM:
             continue
@@ -142,7 +142,7 @@ def _text(value: object) -> str:
 
 
 def _sources(path: Path, form: re.Pattern[str]) -> Mapping[str, str]:
-    """Return what the comment on a key's line says, else those above it, else those of its section (`# ---`)."""
+    """Return the source of each key: the comment on its line, else above it, else of its section (`# ---`)."""
     sources: dict[str, str] = {}
     section: list[str] = []
     above: list[str] = []

@@ -1,4 +1,4 @@
-"""Pages made from a decision, or from a plan with its reports, each one HTML file."""
+"""Build the page of a decision, or of a plan with its reports, as one HTML file."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from topologies import Machine, TopologyError, load_topology
 from topologies.tree import Uses, machine_tree
 
 SAME = 1e-3
-"""How far apart, of one, two predictions of a step may be that count as alike."""
+"""Relative difference up to which two predictions of a step count as equal."""
 
 SETTINGS = tuple(field.name for field in fields(Settings))
 
@@ -46,7 +46,7 @@ def write_page(
 ) -> None:
     """Write the page of a decision as one HTML file.
 
-    `machine` is the name or file that was decided for (default: the decision's name), `plan` the best candidate's.
+    `machine` is a name or a file (default: the name in the decision), `plan` the plan of the best candidate.
     """
     write(decision_content(decision, machine=machine, plan=plan), path)
 
@@ -57,7 +57,7 @@ def decision_content(
     machine: str | Path | None = None,
     plan: Plan | None = None,
 ) -> Page:
-    """Return what the page of a decision shows; as `write_page`."""
+    """Return the content of a decision's page. Arguments as for `write_page`."""
     built = _known(machine or decision.machine.name)
     model, facts = decision.model, decision.machine
     advice = "" if built is None else hint(model.dtype, built.devices[0])
@@ -79,7 +79,7 @@ def decision_content(
 
 
 def _loads(plan: Plan | None, machine: Machine, step_s: float) -> Uses:
-    """Return what the bytes that a plan moves between workers put on every link, over a step of so many seconds."""
+    """Return the bytes that a plan sends over each link, and the link's utilization over a step of `step_s` seconds."""
     if plan is None or plan.workers > len(machine.devices):
         return {}
     crossed = [0.0] * len(machine.resources)
@@ -117,7 +117,7 @@ def _decision_inputs(decision: Decision, machine: Machine | None) -> Iterator[Fi
 
 
 def _known(machine: str | Path) -> Machine | None:
-    """Return a machine as far as it is built; None where neither a file nor the package has it."""
+    """Return a machine; None if it is neither a file nor a known name."""
     try:
         return cluster(machine).built
     except TopologyError:
@@ -127,17 +127,17 @@ def _known(machine: str | Path) -> Machine | None:
 def write_report(
     plan: Plan, reports: Sequence[Report], path: str | Path, *, name: str = "plan.json", machine: str | None = None
 ) -> None:
-    """Write the page of a plan, and of what was simulated and executed of it, as one HTML file.
+    """Write the page of a plan and its reports as one HTML file.
 
-    `machine` is a topology's name or file (default: that of the first simulated report); where there is one, the step
-    is simulated again as the report says, for what a report does not keep: who does what when, and memory over time.
-    Raises a TopologyError for a machine that there is not, or that is too small.
+    `machine` is the name or file of a topology (default: that of the first simulated report). If there is one, the step
+    is simulated again with the report's settings, because reports have neither timelines nor memory over time. Raises
+    TopologyError if the machine is unknown or too small.
     """
     write(plan_content(plan, reports, name=name, machine=machine), path)
 
 
 def plan_content(plan: Plan, reports: Sequence[Report], *, name: str = "plan.json", machine: str | None = None) -> Page:
-    """Return what the page of a plan shows; as `write_report`."""
+    """Return the content of a plan's page. Arguments as for `write_report`."""
     simulated = next((report for report in reports if report.source == "simulator"), None)
     built = load_topology(machine) if machine else None if simulated is None else _known(simulated.machine)
     again = None if built is None else _simulation(plan, built, simulated)
@@ -159,14 +159,14 @@ def plan_content(plan: Plan, reports: Sequence[Report], *, name: str = "plan.jso
 
 
 def _simulation(plan: Plan, machine: Machine, report: Report | None) -> Simulation:
-    """Simulate a step with the settings that a report says."""
+    """Simulate a step with the settings of a report."""
     told: Mapping[str, Any] = {} if report is None else report.settings
     settings = Settings(**{name: told[name] for name in SETTINGS if name in told})
     return simulation_of(plan_program(plan, machine, settings.prefetch), settings)
 
 
 def _stale(again: Simulation | None, report: Report | None) -> Iterator[str]:
-    """Yield that a step that was simulated again takes another time than its report says, where it does."""
+    """Yield a warning if the new simulation takes another time than the report says."""
     said_s = None if report is None else report.seconds_per_step
     if again is None or not said_s or abs(again.seconds / said_s - 1) <= SAME:
         return
@@ -185,7 +185,7 @@ def _timelines(plan: Plan, again: Simulation | None, reports: Iterable[Report]) 
 
 
 def _lead(plan: Plan, model: str, reports: Iterable[Report]) -> str:
-    """Say in a few sentences what a plan is and what it costs."""
+    """Return a few sentences on what a plan is and what it costs."""
     said = [
         f"{model} trains on {plan.workers} workers, split in {len(plan.ways)} steps ({product(plan.ways.factors)}); a "
         f"step moves {quantity(plan.total_bytes, 'B')} between them."
@@ -211,7 +211,7 @@ def _cards(plan: Plan, reports: Iterable[Report]) -> Iterator[tuple[str, str, st
 
 
 def _trust(plan: Plan, reports: Sequence[Report]) -> Iterator[str]:
-    """Yield how far the plan is from the least there could be, and how predictions and runs agree."""
+    """Yield how far the plan may be from the optimum, and how predictions and measurements agree."""
     search = plan.search
     if search.gap is not None:
         exact = "it is the least there is" if search.is_exact else f"it costs at most {percent(search.gap)} more"
@@ -235,7 +235,7 @@ def _trust(plan: Plan, reports: Sequence[Report]) -> Iterator[str]:
 
 
 def _agreement(by_source: Mapping[str, Report]) -> str:
-    """Say how a prediction compares with a run."""
+    """Return how a prediction compares with a measurement."""
     simulated, executed = by_source["simulator"], by_source["executor"]
     if not simulated.seconds_per_step or not executed.seconds_per_step:
         return "One of the two reports has no seconds to compare."
@@ -272,12 +272,12 @@ SCRIPTS = ("base.js", "candidates.js", "sliders.js", "model.js", "time.js", "mac
 
 
 def write(page: Page, path: str | Path) -> None:
-    """Write a page where a browser opens it from disk."""
+    """Write a page to a file."""
     write_file(path, html(page))
 
 
 def html(page: Page) -> str:
-    """Return a page's text."""
+    """Return a page as HTML."""
     return (
         _environment()
         .get_template("page.html")
@@ -306,7 +306,7 @@ def _environment() -> Environment:
 
 
 def _embedded(page: Page) -> str:
-    """Return the data as JSON that no text in it can end the script of."""
+    """Return the page's data as JSON, escaped so that no text can end the script element."""
     text = msgspec.json.encode(page).decode()
     for character in "<>&\u2028\u2029":
         text = text.replace(character, f"\\u{ord(character):04x}")

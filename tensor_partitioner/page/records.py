@@ -1,4 +1,4 @@
-"""What only a page has: its parts in order, and what its drawings are of. All else on it are the product's records."""
+"""Records that only a page has: its parts in order, and the data of its drawings."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from topologies.tree import TreeNode
 
 
 class Lanes(msgspec.Struct, frozen=True, kw_only=True):
-    """What workers or stages do over time, by their names; `note` says what is left out or assumed."""
+    """A timeline: the spans of workers or stages, by name. `note` says what is left out or assumed."""
 
     title: str
     seconds: float
@@ -25,10 +25,10 @@ class Lanes(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PlanPart(msgspec.Struct, frozen=True, kw_only=True):
-    """A plan's summary, and what a page says besides.
+    """The part of a page on a plan.
 
-    `alternatives` are other strategies by node. `matrix` has bytes from worker (row) to worker (column), empty where
-    there are too many workers to draw.
+    `alternatives` are other strategies by node. `matrix` has the bytes from worker (row) to worker (column); it is
+    empty if there are too many workers to draw.
     """
 
     summary: Summary
@@ -41,7 +41,7 @@ class PlanPart(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Occupied(msgspec.Struct, frozen=True, kw_only=True):
-    """A worker's memory over time: at each moment, bytes by kind."""
+    """The memory of a worker over time. `nbytes` is [moments, kinds]; `at_s` has the moments in seconds."""
 
     worker: int
     kinds: tuple[str, ...]
@@ -51,7 +51,7 @@ class Occupied(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Figure(NamedTuple):
-    """A number that others follow from, and where it is from."""
+    """An input figure and its source."""
 
     about: str
     name: str
@@ -60,9 +60,9 @@ class Figure(NamedTuple):
 
 
 class Page(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """All of a page: every part but the heading may be missing.
+    """All parts of a page. Only the heading is required.
 
-    `parallel` is that of the decision's best, and `runs` have fields of reports.
+    `parallel` is that of the decision's best candidate; `runs` have fields of reports.
     """
 
     title: str

@@ -1,4 +1,4 @@
-"""Reports, simulations and schedules as parts of a page: where seconds go, memory over time, who does what when."""
+"""Parts of a page from reports, simulations and schedules: time by cause, memory over time, timelines."""
 
 from __future__ import annotations
 
@@ -28,32 +28,32 @@ from tensor_partitioner.page.records import Lanes, Occupied, PlanPart
 from topologies import Machine
 
 MOST_LANES = 16
-"""Workers that a timeline shows."""
+"""Workers shown in a timeline."""
 
 MOST_MEMORIES = 8
 """Workers whose memory is shown over time."""
 
 RESOLUTION = 700
-"""Parts of a timeline: what is shorter is drawn together with what is next to it."""
+"""Resolution of a timeline. Shorter spans are drawn together with their neighbours."""
 
 MOMENTS = 300
-"""Of memory over time; between two of them the most is kept."""
+"""Moments of memory over time. Each is the peak of its interval."""
 
 SHOWN = ("source", "machine", "hardware", "seconds_per_step", "devices", "arena_bytes")
-"""Fields of a report that a page has as they are."""
+"""Fields of a report that a page shows unchanged."""
 
 SPENT = {"compute": "compute_s", "post": "launches_s", "wait": "wire_s", "wait for": "wire_s"}
 SPENT |= dict.fromkeys(("pack", "unpack", "combine"), "copies_s")
-"""The field of `Spending` that the seconds of a kind of task, or of a simulated span, belong to."""
+"""The field of `Spending` for each kind of task or simulated span."""
 
 
 def run_part(report: Report) -> Mapping[str, Any]:
-    """Return what a page shows of a report, by its fields."""
+    """Return the fields of a report that a page shows."""
     return {name: getattr(report, name) for name in SHOWN} | {"spending": tuple(_spending(report))}
 
 
 def _spending(report: Report) -> Iterator[Spending]:
-    """Yield what every worker spends a step on where it is known, else its tasks, or computing and the rest."""
+    """Yield each worker's time by cause: from the report, else from its tasks, else compute time and the rest."""
     yield from report.spending
     if report.spending:
         return
@@ -76,7 +76,7 @@ def _by_worker(tasks: Iterable[TaskSeconds]) -> Mapping[int, list[TaskSeconds]]:
 
 
 def simulated_lanes(simulation: Simulation, workers: int) -> Lanes:
-    """Return what the first workers of a simulation do."""
+    """Return the timeline of the first workers of a simulation."""
     of_worker = ((worker, spans(simulation, worker)) for worker in range(min(workers, MOST_LANES)))
     return Lanes(
         title="Simulated step",
@@ -87,12 +87,12 @@ def simulated_lanes(simulation: Simulation, workers: int) -> Lanes:
 
 
 def task_lanes(report: Report) -> Lanes | None:
-    """Return a report's tasks, each worker's one after the other; None where it has none."""
+    """Return the timeline of a report's tasks, each worker's end to end; None without tasks."""
     if not report.tasks:
         return None
     by_worker = _by_worker(report.tasks)
     longest = max(sum(task.seconds for task in tasks) for tasks in by_worker.values())
-    said = "Tasks of the last step, each worker's laid end to end: what lies between them is left out."
+    said = "Tasks of the last step, each worker's end to end; gaps between them are left out."
     return Lanes(
         title="Step as it ran" if report.source == "executor" else "Simulated step",
         seconds=longest,
@@ -116,7 +116,7 @@ def _left_out(workers: int) -> str:
 
 
 def _drawn(done: Iterable[Span], seconds: float) -> Iterator[Span]:
-    """Yield spans that can be seen; shorter ones in a row as one of what they mostly are."""
+    """Yield spans long enough to be drawn. Consecutive short ones are merged into one of their most frequent kind."""
     least = seconds / RESOLUTION
     short: list[Span] = []
     for span in (span._replace(kind=SPENT[span.kind]) for span in done if span.stop_s > span.start_s):
@@ -160,7 +160,7 @@ def occupied(simulation: Simulation, workers: int) -> Iterator[Occupied]:
 def _fullest(
     moments: Sequence[tuple[float, Mapping[str, int]]], width: float
 ) -> Iterator[tuple[float, Mapping[str, int]]]:
-    """Yield of the moments within each width the one when most lives."""
+    """Yield, for each interval of `width` seconds, the moment with the most bytes."""
     best: tuple[float, Mapping[str, int]] | None = None
     begin = 0.0
     for moment in moments:
@@ -174,11 +174,14 @@ def _fullest(
 
 
 MOST_SPANS = 3000
-"""Of a longer schedule the first micro-batches are drawn."""
+"""Most spans of a drawn schedule. Of a longer one, only the first micro-batches are drawn."""
 
 
 def schedule_lanes(candidate: RankedCandidate) -> Lanes:
-    """Return a candidate's schedule, from the seconds of its stages; messages take no time in it."""
+    """Return the timeline of a candidate's pipeline schedule, from the times of its stages.
+
+    Messages take no time in it.
+    """
     parallel = Parallel.read(candidate.parallel) or Parallel()
     count = _drawn_micro_batches(candidate.micro_batches, parallel)
     name = parallel.schedule if parallel.pp > 1 else "accumulation"
@@ -194,7 +197,7 @@ def schedule_lanes(candidate: RankedCandidate) -> Lanes:
 
 
 def _drawn_micro_batches(micro_batches: int, parallel: Parallel) -> int:
-    """Return how many micro-batches are drawn: all, or as many multiples of the stages as there is room for."""
+    """Return how many micro-batches are drawn: all, or a multiple of the stages that fits."""
     each = 3 * parallel.pp * parallel.chunks
     most = max(2, MOST_SPANS // (each * parallel.pp)) * parallel.pp
     return min(micro_batches, most)
@@ -212,7 +215,7 @@ def _note(candidate: RankedCandidate, count: int) -> str:
 
 
 def _spans(schedule: Schedule, stages: Sequence[StageLine]) -> Iterator[tuple[int, Span]]:
-    """Yield what every stage does, each step as soon as its stage is free and what it needs is there."""
+    """Yield the spans of every stage. Each step starts as soon as its stage is free and its input is ready."""
     chunks = 1 + max(step.chunk for step in schedule[0])
     has_weights = any(step.phase == WEIGHTS for step in schedule[0])
     left = [iter(steps) for steps in schedule]
@@ -230,30 +233,33 @@ def _what(step: Step, chunks: int) -> str:
 
 
 def _seconds(step: Step, stage: StageLine, chunks: int, *, has_weights: bool) -> float:
-    """Seconds of a step; gradients of weights are half of a backward pass."""
+    """Return the seconds of a step. If weight gradients are separate steps, they are half of the backward pass."""
     if step.phase == FORWARD:
         return stage.forward_s / chunks
     return stage.backward_s / chunks / (2 if has_weights else 1)
 
 
 COSTLIEST = 10
-"""Operators of which alternatives are worked out: those for which most moves."""
+"""Number of operators whose alternatives are shown: those that move the most bytes."""
 
 HEAVIEST = 4
-"""Groups of weights, and ways of products, that are said in sentences."""
+"""Number of groups of weights, and of kinds of products, that are described in sentences."""
 
 ALTERNATIVES_SHOWN = 6
-"""Alternatives of an operator, the cheapest first."""
+"""Alternatives shown per operator, cheapest first."""
 
 MOST_NODES = 4000
-"""Of larger graphs no alternatives are worked out."""
+"""Largest graph whose alternatives are computed."""
 
 MOST_WORKERS = 64
-"""Up to so many workers, bytes are drawn pair by pair."""
+"""Largest number of workers for which the bytes are drawn pair by pair."""
 
 
 def plan_part(plan: Plan, machine: Machine | None = None, *, is_named: bool = False) -> PlanPart:
-    """Return a plan's summary, with its search unless parallelism is named; on a machine, operators' seconds."""
+    """Return the part of a page on a plan. With a machine it has the seconds of operators.
+
+    If parallelism is named (`is_named`), there was no search to report.
+    """
     whole = summary(plan, machine)
     return PlanPart(
         summary=whole,
@@ -267,7 +273,7 @@ def plan_part(plan: Plan, machine: Machine | None = None, *, is_named: bool = Fa
 
 
 def _sentences(whole: Summary) -> Iterator[str]:
-    """Yield in sentences how most weights lie, and how products are computed."""
+    """Yield sentences on how most weights are split, and how products are computed."""
     for group in sorted(whole.parameters, key=lambda group: -group.nbytes)[:HEAVIEST]:
         many = f" ({len(group.names)} of them)" if len(group.names) > 1 else ""
         yield f"{group.pattern}{many}, {quantity(group.nbytes, 'B')}: {group.split}."
@@ -281,13 +287,13 @@ def _sentences(whole: Summary) -> Iterator[str]:
 
 
 def _alternatives(plan: Plan) -> dict[str, Sequence[Rejected]]:
-    """Return other strategies of the operators for which most moves, by node."""
+    """Return other strategies of the operators that move the most bytes, by node."""
     words = Words(plan.graph, plan.traffic().signatures)
     return {unit.node.name: rejected(plan, unit, words)[:ALTERNATIVES_SHOWN] for unit in costliest(plan, COSTLIEST)}
 
 
 def _costs(search: SearchRecord) -> Mapping[str, float]:
-    """Return the costs of what was found besides, and the lower bound."""
+    """Return the costs of other plans that were found, and the lower bound."""
     costs: dict[str, float] = dict(search.bytes) if search.predicted is None else dict(search.predicted.candidates_s)
     if search.predicted is None and search.data_parallel_bytes is not None:
         costs["data parallelism"] = search.data_parallel_bytes

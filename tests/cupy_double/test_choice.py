@@ -9,7 +9,7 @@ from tests import cupy_double
 from tests.executor.conftest import Ranks
 
 pytestmark = pytest.mark.mpi
-SHARED = "nccl (ranks 0 and 1 share a GPU, and NCCL wants one for each)"
+SHARED = "nccl (ranks 0 and 1 share a GPU, and NCCL needs one for each)"
 APART = """
 from mpi4py import MPI
 from executor import shared_memory
@@ -108,7 +108,7 @@ FAILURES = {
         1,
         "",
         "nccl",
-        "transport 'nccl': ranks 0 and 1 share a GPU, and NCCL wants one for each: use --transport ipc or p2p",
+        "transport 'nccl': ranks 0 and 1 share a GPU, and NCCL needs one for each: use --transport ipc or p2p",
     ),
     "NCCL missing": (
         2,

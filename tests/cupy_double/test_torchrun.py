@@ -66,7 +66,7 @@ REFUSED = {
     ),
     "PyTorch's collectives by gloo": (
         {"collectives": "library"},
-        "collectives library: gloo carries no memory of GPUs: use --collectives pairs",
+        "collectives library: gloo does not support GPU memory: use --collectives pairs",
     ),
 }
 

@@ -148,5 +148,5 @@ def test_what_is_no_measured_step_is_refused(measured, batch, message):
 
 
 def test_a_machine_that_is_simulated_takes_no_measured_step():
-    with pytest.raises(InputError, match="--measured: expected a machine and a stack that are projected"):
+    with pytest.raises(InputError, match="--measured: expected equal devices and a framework's stack"):
         decide("mlp-2-16", "uniform-2", batch=8, stack="ours", measured="dp=2=1s")

@@ -156,7 +156,7 @@ def test_one_replica_s_plan_is_no_plan_of_every_worker(tmp_path, capsys):
     assert run(plan_command, *model, "--objective", "time", "--topo", "hgx-h100") == 2
     assert "one replica is planned: expected no --objective" in capsys.readouterr().err
     assert run(plan_command, *model, "-o", plan) == 0
-    assert "Of 4096 workers this is the plan of 2, a stage's in one replica, 3 of its 5 layers" in shown(capsys)
+    assert "Of 4096 workers this is the plan of 2: one stage of one replica, 3 of its 5 layers" in shown(capsys)
     assert run(plan_command, plan) == 0
     assert run(simulate, plan, "--topo", "hgx-h100-nodes-512", "--stack", "ours") == 2
     with pytest.raises(PlanError, match="one replica of dp=2048,tp=2,micro-batch=1, which only simulate accepts"):

@@ -108,4 +108,4 @@ def test_the_command_reads_words_from_a_file(tmp_path, capsys):
     pins.write_text("forbids: {embedding.w: R}\n")
     capsys.readouterr()
     assert run(main, *asked) == 2
-    assert "decide forbids nothing" in capsys.readouterr().err
+    assert "decide has no forbidden placements" in capsys.readouterr().err

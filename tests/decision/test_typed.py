@@ -98,7 +98,7 @@ def test_a_decision_is_exported_as_its_best(decided, capsys):
     assert run(export.main, "decision.json", "--to", typed[-1]) == 0
     assert capsys.readouterr().out == expected
     assert run(export.main, "decision.json", "--to", "megatron", "--batch", 8) == 2
-    assert "decision.json is a decision, which is made already: expected no --batch" in capsys.readouterr().err
+    assert "decision.json is a decision, which fixes these options: expected no --batch" in capsys.readouterr().err
 
 
 def test_a_decision_runs_no_file_that_it_names(decided, tmp_path, capsys):
@@ -109,7 +109,7 @@ def test_a_decision_runs_no_file_that_it_names(decided, tmp_path, capsys):
     commands = tuple(command.replace("model.py", "other.py") for command in decision.commands)
     (tmp_path / "other.json").write_bytes(msgspec.json.encode(msgspec.structs.replace(decision, commands=commands)))
     assert run(export.main, "other.json", "--to", "fsdp2") == 2
-    assert "other.json: its model is in other.py, which runs only if you name it: --op" in capsys.readouterr().err
+    assert "other.json: its model is in other.py, which is run only with --op" in capsys.readouterr().err
     assert run(export.main, "other.json", "--to", "fsdp2", "--operators", "model.py") == 2
     assert not (tmp_path / "ran").exists()
     assert run(export.main, "other.json", "--to", "fsdp2", "--operators", "other.py") == 0
@@ -124,7 +124,7 @@ def test_a_searched_plan_is_not_in_a_decision(decided, capsys, tmp_path):
     (tmp_path / "decision.json").write_bytes(msgspec.json.encode(changed))
     assert run(export.main, "decision.json", "--to", "torchrun") == 2
     said = capsys.readouterr().err
-    assert f"the best is a plan that a search found: make it by {planning}, and export that file" in said
+    assert f"the best is a searched plan, which is not in it: run {planning}, then export that file" in said
     assert said.count("\n") == 1
 
 

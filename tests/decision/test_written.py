@@ -65,7 +65,7 @@ def test_a_page_goes_without_the_plan_that_a_function_makes_no_graph_for(tmp_pat
     (tmp_path / "own.py").write_text(WITHOUT)
     page, words = tmp_path / "page.html", (f"{tmp_path}/own.py:make", "--topo", "uniform-4", "--pin", "micro-batch=4")
     assert run(decide.main, *words, "--page", page) == 0
-    assert "note: the page is without the plan" in capsys.readouterr().err
+    assert "note: the page does not show the plan" in capsys.readouterr().err
     assert page.stat().st_size > 0
     assert run(decide.main, *words, "-o", tmp_path / "plan.json") == 2
     assert "parameters for --micro-batches" in capsys.readouterr().err

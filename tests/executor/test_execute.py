@@ -137,7 +137,7 @@ def test_a_wrong_kernel_on_one_rank_is_told(ranks, tmp_path):
     failed, tensors = report.check.failed, report.check.tensors
     assert done.returncode == 1
     assert 0 < failed < tensors
-    assert f"plan.json: {failed} of {tensors} tensors differ from one worker's, most" in one_error(done)
+    assert f"plan.json: {failed} of {tensors} tensors differ from training on one worker, most" in one_error(done)
     assert f"FAILED: {failed} of {tensors} tensors, worst" in done.stdout
 
 

@@ -68,7 +68,7 @@ def test_a_table_goes_on_where_training_does(tmp_path, capsys):
     assert all(float(row["samples_per_s"]) > 0 and "tokens_per_s" not in row for row in rows)
     assert logged(capsys) == []
     table.write_text("other\nfile\n")
-    with pytest.raises(SharedError, match=r"log\.csv: expected a table that begins with the number of steps"):
+    with pytest.raises(SharedError, match=r"log\.csv: expected a table whose first column is the number of steps"):
         run(*asked, "--steps", 9, "--resume", folder)
 
 
@@ -123,18 +123,18 @@ def test_training_goes_on_from_a_checkpoint(tmp_path, capsys):
     assert resumed.settings["data"] == "digits"
     capsys.readouterr()
     assert run(plan, "--steps", 10, "--resume", folder) == 0
-    assert capsys.readouterr().out == f"{plan}: 10 steps are done, 10 are asked for\n"
+    assert capsys.readouterr().out == f"{plan}: 10 steps are done, 10 were requested\n"
     assert run(plan, "--steps", 10, "--resume", folder, "--schedule", "constant") == 0
-    assert capsys.readouterr().out == f"{plan}: 10 steps are done, 10 are asked for; --schedule is of none\n"
+    assert capsys.readouterr().out == f"{plan}: 10 steps are done, 10 were requested; --schedule has no effect\n"
 
 
 def test_a_restart_begins_where_nothing_is_there_yet(tmp_path, capsys):
     plan, folder = saved_plan(tmp_path), tmp_path / "run"
     command = (plan, "--steps", 3, "--checkpoint", folder, "--resume", folder)
     assert run(*command) == 0
-    assert f"{folder}: no checkpoint yet: training begins\n" in capsys.readouterr().out
+    assert f"{folder}: no checkpoint yet, training starts from step 0\n" in capsys.readouterr().out
     assert run(*command) == 0
-    assert capsys.readouterr().out == f"{plan}: 3 steps are done, 3 are asked for\n"
+    assert capsys.readouterr().out == f"{plan}: 3 steps are done, 3 were requested\n"
 
 
 def test_what_is_left_to_do_where_all_steps_are_done(tmp_path, capsys):
@@ -147,7 +147,7 @@ def test_what_is_left_to_do_where_all_steps_are_done(tmp_path, capsys):
     (report,) = read_reports(reports)
     assert f"plan.json: held-out accuracy {report.eval_accuracy:.2%}\n" in capsys.readouterr().out
     assert second.read_bytes() == first.read_bytes()
-    with pytest.raises(SharedError, match="expected more --steps than the 3 that are done, as --trace tells of"):
+    with pytest.raises(SharedError, match="--trace needs a step to run: expected more --steps than the 3 that are"):
         run(*asked, "--resume", folder, "--trace", tmp_path / "trace")
 
 
@@ -163,7 +163,7 @@ def test_a_step_that_is_not_finite_ends_training(tmp_path, capsys, every):
     weights = tmp_path / "weights.safetensors"
     assert run(*diverging, "--checkpoint", folder, "--every", every, "--save-weights", weights) == 1
     (error,) = capsys.readouterr().err.splitlines()
-    step = re.fullmatch(r"error: plan.json: step (\d+): (.+) is not finite: --on-nan skip takes .*", error)
+    step = re.fullmatch(r"error: plan.json: step (\d+): (.+) is not finite: --on-nan skip undoes .*", error)
     (report,) = read_reports(reports)
     assert report.steps == int(step[1]) < 50
     assert None not in report.losses[:-1]
@@ -235,7 +235,7 @@ def test_resuming_on_a_file_needs_it_in_the_same_order(tmp_path):
     with pytest.raises(SharedError, match=expected):
         run(*again)
     content = "FILE of content [0-9a-f]{12}"
-    with pytest.raises(SharedError, match=f"expected data {content}, found that of {content} --in-order$"):
+    with pytest.raises(SharedError, match=f"expected data {content}, found {content} --in-order$"):
         run(*again, "--data", path)
     assert run(*again, "--data", path, "--in-order") == 0
 
@@ -254,16 +254,16 @@ def saved(tmp_path_factory):
     [
         ("PLAN --every 3", InputError, "expected --checkpoint DIR, found none"),
         ("PLAN --resume RUN --weights OTHER", InputError, "weights of its checkpoint: expected no --weights"),
-        ("PLAN --resume RUN --check", InputError, "--check compares a training from its start"),
-        ("PLAN --save-weights /dev/null", InputError, "--save-weights /dev/null: expected a plain file"),
-        ("PLAN PLAN --checkpoint NEW", InputError, "--checkpoint is of one training: expected one plan, found 2"),
-        ("PLAN PLAN --resume RUN", InputError, "--resume is of one training"),
+        ("PLAN --resume RUN --check", InputError, "--check compares training from step 0"),
+        ("PLAN --save-weights /dev/null", InputError, "--save-weights /dev/null: expected a regular file"),
+        ("PLAN PLAN --checkpoint NEW", InputError, "--checkpoint applies to one training: expected one plan, found 2"),
+        ("PLAN PLAN --resume RUN", InputError, "--resume applies to one training"),
         ("PLAN --checkpoint RUN", SharedError, "expected no checkpoints of another training, found step-00000001"),
-        ("PLAN --resume NEW", SharedError, "NEW: expected checkpoints, found none"),
+        ("PLAN --resume NEW", SharedError, "NEW: expected checkpoints, found neither"),
         ("OTHER --resume RUN", SharedError, "expected a checkpoint of the plan's graph, found one of another"),
-        ("PLAN --resume RUN --data random", SharedError, "expected data random, found that of digits"),
+        ("PLAN --resume RUN --data random", SharedError, "expected data random, found digits"),
         ("PLAN --schedule linear", SharedError, r"expected \[warmup=STEPS,\].*found 'linear'"),
-        ("PLAN --log 0", click.BadParameter, "expected a number of steps from 1, step or epoch, found '0'"),
+        ("PLAN --log 0", click.BadParameter, "expected a number of steps from 1, or 'step' or 'epoch', found '0'"),
         ("PLAN --log often", click.BadParameter, "found 'often'"),
         ("PLAN --eval", SharedError, "expected data with samples held out, found random"),
         ("PLAN --data text", SharedError, "data set text: expected"),

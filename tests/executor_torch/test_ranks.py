@@ -144,7 +144,7 @@ def test_the_transport_follows_from_the_memory(alone):
         with pytest.raises(TransportError, match=f"transport '{other}': .* by gloo: use --transport auto"):
             alone.choose_transport(other, np)
     assert {"auto", "gloo", *TRANSPORTS} == {*CHOICES}
-    with pytest.raises(TransportError, match="transport 'gloo' is of ranks that torchrun starts"):
+    with pytest.raises(TransportError, match="transport 'gloo' needs ranks started by torchrun"):
         choose("gloo", np, MPI.COMM_SELF)
 
 
@@ -161,7 +161,7 @@ def test_a_pytorch_without_cuda_is_for_kernels_on_arrays_alone(alone, monkeypatc
     monkeypatch.setattr("executor.torch.tensors.tensor_of", view)
     with cupy_double.installed() as cupy:
         message = (
-            r"PyTorch does not view arrays of cupy \(No CUDA driver\): install one with CUDA, or use --kernels arrays"
+            r"PyTorch cannot view arrays of cupy \(No CUDA driver\): install one with CUDA, or use --kernels arrays"
         )
         with pytest.raises(BackendError, match=message):
             alone.use_device(cupy)
@@ -191,7 +191,7 @@ NO_NCCL = {
     "a PyTorch without it": ((dist, "is_nccl_available", lambda: False), "this PyTorch has no NCCL"),
     "one GPU of two ranks": (
         (ranks.ProcessGroupCluster, "all_gather", lambda _, value: [value, value]),
-        "ranks 0 and 1 share a GPU, and NCCL wants one for each",
+        "ranks 0 and 1 share a GPU, and NCCL needs one for each",
     ),
     "an NCCL that fails": (
         (ranks, "group_of", fail),

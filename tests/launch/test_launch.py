@@ -113,7 +113,7 @@ REFUSED = {
     "bert.sh": ("torchrun pretrain_bert.py --num-layers 2 --hidden-size 8", "expected the training of a GPT"),
     "open.sh": ("torchrun pretrain_gpt.py --num-layers $1 --hidden-size 8", "num-layers: expected a whole number"),
     "other.sh": ("echo hello", "expected a Megatron-LM script"),
-    "quotes.sh": ("pretrain_gpt.py --num-layers '2 --hidden-size 8", "expected a script of the shell"),
+    "quotes.sh": ("pretrain_gpt.py --num-layers '2 --hidden-size 8", "expected a shell script"),
     "flux.toml": ('[model]\nname = "flux"\nflavor = "dev"', "model: expected one of llama2 7B"),
     "broken.toml": ("[model", "expected a Megatron-LM script"),
     "ds.json": ('{"zero_optimization": {"stage": 2}}', "expected --model"),
@@ -137,7 +137,7 @@ REFUSED = {
     "hsdp.toml": (
         '[model]\nname = "llama3"\nflavor = "8B"\n[parallelism]\ndata_parallel_replicate_degree = 4\n'
         "data_parallel_shard_degree = 2",
-        "data_parallel_replicate_degree: expected 1 beside shards",
+        "data_parallel_replicate_degree: expected 1 with sharding",
     ),
     "digits.json": ('{"train_micro_batch_size_per_gpu": 99999999999999999999}', "expected a whole number from 1 to"),
     "huge.sh": ("pretrain_gpt.py --num-layers 0 --hidden-size 8", "num-layers: expected a whole number from 1"),

@@ -77,7 +77,8 @@ def test_a_foreign_package_is_named_and_not_run(kind, asked, tmp_path):
     done = python(RUN.format(missing=(), line=["plan", "--help"]) if asked == "main" else asked, tmp_path)
     assert done.returncode == (2 if asked == "main" else 1)
     assert (
-        f"expected tensor-partitioner's package in {ROOT}, found another in its way, {tmp_path / file}: " in done.stderr
+        f"expected tensor-partitioner's package in {ROOT}, found another that shadows it, {tmp_path / file}: "
+        in done.stderr
     )
     assert asked != "main" or done.stderr.count("\n") == 1
 
@@ -86,7 +87,7 @@ def test_a_package_that_another_distribution_overwrote_is_named(monkeypatch):
     distributions = {"executor": ["executor", "tensor-partitioner"]}
     monkeypatch.setattr("importlib.metadata.packages_distributions", lambda: distributions)
     said = tensor_partitioner.overwritten(ModuleNotFoundError(name="executor.process"))
-    assert said.startswith("executor: executor has put a package of this name into")
+    assert said.startswith("executor: executor installed a package of this name into")
     assert "pip uninstall executor, then pip install --force-reinstall tensor-partitioner" in said
     assert tensor_partitioner.overwritten(ModuleNotFoundError(name="numpy")) == ""
 

@@ -98,7 +98,7 @@ def test_eager_given_the_masks(drop, ways):
 
 
 def test_it_is_not_compared_with_other_masks():
-    with pytest.raises(GraphError, match="drops elements at random, by other masks than PyTorch's: build it"):
+    with pytest.raises(GraphError, match="dropout uses other random masks than PyTorch's: build the model"):
         verify(lambda: (Dropping(), (torch.zeros(ROWS, WIDTH),)), "model.py:make")
 
 

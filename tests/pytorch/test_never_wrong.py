@@ -549,7 +549,7 @@ class MapsElements(nn.Module):
 def test_functions_that_are_mapped_for_every_element_are_called_only_so_often():
     difference, _ = compare(MapsElements(), *((torch.randn(4, 3, dtype=torch.float64),) for _ in range(STEPS)))
     assert difference < 1e-12
-    with pytest.raises(GraphError, match=r"torch.vmap: one within another calls a function 400 times or more"):
+    with pytest.raises(GraphError, match=r"torch.vmap: nested calls run a function 400 times or more"):
         compare(MapsElements(), (torch.randn(20, 3, dtype=torch.float64),))
 
 

@@ -192,7 +192,7 @@ def test_other_sizes_are_not(text):
     [
         (["--memory", "little"], "error: Invalid value for '--memory': expected bytes as in 11GiB"),
         (["--memory", "10KiB"], "error: memory: no plan fits in 10240 bytes on every worker"),
-        (["--objective", "time"], "error: --objective time: expected --topo MACHINE, whose time it is, found none"),
+        (["--objective", "time"], "error: --objective time: expected --topo MACHINE, found none"),
         (
             ["--topo", "p2.8xlarge"],
             "error: objective bytes takes no machine, found p2.8xlarge; to minimize time on it, use --obj",

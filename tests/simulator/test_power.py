@@ -107,7 +107,7 @@ def test_a_lower_limit_slows_a_projected_step() -> None:
 @pytest.mark.parametrize(
     ("kind", "limit", "match"),
     [
-        ("p100-sxm2-16gb", 200, r"power_limit_w: expected none, as p100-sxm2-16gb says no power; found 200"),
+        ("p100-sxm2-16gb", 200, r"power_limit_w: expected none, because p100-sxm2-16gb states no power, found 200"),
         ("h100-sxm5-80gb", 100, r"power.limit_w: expected more than 123, found 100"),
     ],
 )

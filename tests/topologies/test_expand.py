@@ -143,7 +143,7 @@ def test_doubts_about_a_node(tmp_path):
 def test_nodes_within_themselves(tmp_path, name):
     path = tmp_path / "own.yaml"
     path.write_text(HEAD + f"nodes: [{{name: n, machine: '{name.format(tmp_path.name)}'}}]")
-    with pytest.raises(TopologyError, match=r"expected another machine than those around it, found '.*own"):
+    with pytest.raises(TopologyError, match=r"expected a machine other than those that contain it, found '.*own"):
         load_topology(path)
 
 

@@ -47,7 +47,7 @@ ERRORS = {
     "hwloc's matrix": (
         HWLOC.replace("1000000 40000 ", "1000000 "),
         None,
-        "expected a number for each two of 3, found 8",
+        "expected 3 x 3 numbers, found 8",
     ),
     "hwloc's speed": (HWLOC.replace('"7.876923"', '"fast"'), None, "pci_link_speed: expected .*, found 'fast'"),
 }
@@ -63,7 +63,7 @@ def test_what_cannot_be_imported_is_one_line(imported, text, device, message):
 def test_a_package_that_is_not_there_is_named(tmp_path, monkeypatch):
     monkeypatch.setattr("topologies.imports.entry_points", lambda group: ())
     (tmp_path / "machine.xml").write_text(HWLOC)
-    with pytest.raises(TopologyError, match=r"found <topology>; pip install extras/.*hwloc"):
+    with pytest.raises(TopologyError, match=r"found <topology>; to add formats, pip install extras/.*hwloc"):
         import_machine(tmp_path / "machine.xml")
 
 

@@ -68,7 +68,7 @@ def test_what_is_written_is_what_was_imported(imported):
 
 
 def test_a_providers_file_lists_neither_types_nor_nvlinks(imported):
-    with pytest.raises(TopologyError, match=r"given: expected --device, as the file does not say .* a100-sxm4-40gb"):
+    with pytest.raises(TopologyError, match=r"given: expected --device, because the type .* a100-sxm4-40gb"):
         imported(PROVIDER)
     topology = imported(PROVIDER, "a100-sxm4-40gb")
     assert physical_links(topology.machine) == {"pcie4x16": 2, "pcie4x16-uplink": 2}
@@ -104,8 +104,8 @@ def test_more_nvlinks_than_a_gpu_has_lead_to_a_switch(imported):
 ROW = "GPU1    NV12     X      NV12    NV12    0-31\n"
 BOMB = '<!DOCTYPE x [<!ENTITY a "ha"><!ENTITY b "&a;&a;&a;">]><system>&b;</system>'
 ERRORS = {
-    "empty": ("", None, "expected a line that names GPU0"),
-    "other text": ("hello\nworld\n", None, "expected a line that names GPU0"),
+    "empty": ("", None, "expected a header GPU0"),
+    "other text": ("hello\nworld\n", None, "expected a header GPU0"),
     "a row missing": (NVLINKS.replace(ROW, ""), V100, "expected a row for GPU1, found none"),
     "a row cut": (NVLINKS.replace(ROW, "GPU1 NV12 X\n"), V100, "GPU1: expected 4 entries, found 2"),
     "a diagonal": (NVLINKS.replace("GPU0     X ", "GPU0   PIX "), V100, "GPU0, GPU0: expected X, found 'PIX'"),
@@ -118,7 +118,7 @@ ERRORS = {
     "no tree": (
         "GPU0 GPU1 GPU2\nGPU0 X PIX SYS\nGPU1 PIX X PIX\nGPU2 SYS PIX X\n",
         V100,
-        "GPU0, GPU2: expected them closer, .* found SYS",
+        "GPU0, GPU2: expected closer, .* found SYS",
     ),
     "nvlinks of none": (NVLINKS, "gtx-1080", "expected a --device with NVLinks, .* found gtx-1080"),
     "unknown device": (NVLINKS, "v1000", r"^--device: expected a type of device \(a100.*\), found 'v1000'"),
@@ -134,9 +134,9 @@ ERRORS = {
         "expected every GPU in the <pci> elements of a <cpu>",
     ),
     "one bus twice": (NCCL.replace("0000:12:00.0", "0000:11:00.0"), None, "busid: expected a new one"),
-    "count": (NCCL.replace('count="6"', 'count="many"'), None, "<nvlink> count: expected a number .*'many'"),
+    "count": (NCCL.replace('count="6"', 'count="many"'), None, "<nvlink> count: expected an integer .*'many'"),
     "unequal counts": (NCCL.replace('count="2"', 'count="1"', 1), None, "count: expected the same both ways"),
-    "width": (NCCL.replace('link_width="8"', 'link_width="-8"'), None, "link_width: expected a number .*'-8'"),
+    "width": (NCCL.replace('link_width="8"', 'link_width="-8"'), None, "link_width: expected an integer .*'-8'"),
 }
 
 

@@ -62,7 +62,7 @@ def test_what_is_written_is_read_as_a_machine(imported, tmp_path):
     (tmp_path / "again.yaml").write_text(topology.text)
     again = load_topology(str(tmp_path / "again.yaml"))
     assert (again.links, again.devices) == (topology.machine.links, topology.machine.devices)
-    assert any("say no latency" in note for note in topology.notes)
+    assert any("have no latency" in note for note in topology.notes)
     assert all(f"# {note}\n" in topology.text for note in topology.notes)
 
 
@@ -94,7 +94,7 @@ def test_nvlinks_without_a_bandwidth_are_those_of_the_device(imported):
         ('component: "cpu[0]"', 'component: "gpu[0]"', "host: expected a component, found 'gpu'"),
         ("device: leaf, count", "device: spine, count", "expected a device among host, card, leaf, found 'spine'"),
         ('instance: "leaf[0]"', 'instance: "spine[0]"', "expected an instance among host, leaf, found 'spine'"),
-        ("xpu[:2]", "xpu[9]", r"xpu: expected indices of 4, found \[9\]"),
+        ("xpu[:2]", "xpu[9]", r"xpu: expected indices below 4, found \[9\]"),
         ("scheme: many2many", "scheme: ring", "expected .*, found 'ring'"),
         ("count: 4, choice: xpu", "count: 0, choice: xpu", "count: expected"),
         ("edges:\n  - ep1: {instance", "connections:\n  - ep1: {instance", None),

@@ -191,7 +191,7 @@ def test_a_path_wins(tmp_path):
 
 
 def test_unknown_name_lists_what_exists():
-    expected = r"^p3: expected .* one of .*p2\.8xlarge.*, uniform-K, or a line such as .*; found none of these$"
+    expected = r"^p3: expected .* one of .*p2\.8xlarge.*, uniform-K, or a line such as .*, found none of these$"
     with pytest.raises(TopologyError, match=expected):
         load_topology("p3")
 

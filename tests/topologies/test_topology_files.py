@@ -139,16 +139,16 @@ ERRORS = {
     "direction": (PAIR.replace("direction: each", "direction: both"), r"\$\.links\[0\]\.direction: .*, found 'both'"),
     "duplicate type": (
         PAIR.replace("devices: [", TYPE[TYPE.index("  - name") :] + "devices: ["),
-        r"\$\.device_types: expected every name once, found 'd' twice",
+        r"\$\.device_types: expected unique names, found 'd' twice",
     ),
     "duplicate device": (
         PAIR.replace("{name: b", "{name: a"),
-        r"\$\.devices and switches: expected every name once, found 'a' twice",
+        r"\$\.devices and switches: expected unique names, found 'a' twice",
     ),
     "device named as a switch": (PAIR.replace("{name: s}", "{name: b}"), r"\$\.devices and switches: .*found 'b'"),
     "duplicate link": (
         PAIR.replace("ends: [s, b]", "ends: [a, s]"),
-        r"\$\.links: expected every name once, found 'a-s'",
+        r"\$\.links: expected unique names, found 'a-s'",
     ),
     "unknown type": (
         PAIR.replace("name: b, type: d", "name: b, type: e"),
@@ -165,9 +165,9 @@ ERRORS = {
     ),
     "no memory": (
         PAIR.replace("    memory_bytes: 1000\n", ""),
-        r"\$\.device_types\[d\]\.memory_bytes: expected a number, as a names no memory; found none",
+        r"\$\.device_types\[d\]\.memory_bytes: expected a number, because a names no memory, found none",
     ),
-    "two memories": (TYPE + SHARED, r"memory_bytes: expected none, as a uses the memory dram; found 1000"),
+    "two memories": (TYPE + SHARED, r"memory_bytes: expected none, because a uses memory dram, found 1000"),
     "unknown memory": (
         NO_MEMORY + SHARED.replace("memory: dram}", "memory: ram}", 1),
         r"\$\.devices\[a\]\.memory: .*found 'ram'",

@@ -1,6 +1,6 @@
-"""Machines from what other tools write of them: NCCL's topology XML, and what `nvidia-smi topo -m` prints.
+"""Import machines from other tools: NCCL's topology XML and the output of `nvidia-smi topo -m`.
 
-Other packages add formats by entry points, as `extras/hwloc` adds hwloc's XML and `extras/infragraph` InfraGraph's.
+Other packages add formats through entry points: `extras/hwloc` adds hwloc's XML, `extras/infragraph` InfraGraph's.
 """
 
 from __future__ import annotations
@@ -22,31 +22,31 @@ from topologies.reading import encode_record, read_text
 from topologies.schema import FORMAT, TopologyFile
 
 FORMATS = "tensor_partitioner.machines"
-"""The group of entry points under which other packages add formats, each an `OtherFormat`."""
+"""Entry point group through which other packages add formats, each an `OtherFormat`."""
 
-ADVICE = "pip install extras/infragraph, or extras/hwloc, adds formats"
+ADVICE = "to add formats, pip install extras/infragraph or extras/hwloc"
 DEEPEST = 100
 _MAPPING = re.compile(r"""\s*(?:#.*\n\s*)*(?:\{|["']?\w+["']?\s*:)""")
 _ENTITY = re.compile(r"<!ENTITY", re.IGNORECASE)
 
 
 class OtherFormat(Protocol):
-    """A format of another package: its title, whether a text is in it, and how its parts are added."""
+    """A format that another package adds."""
 
     @property
     def title(self) -> str:
-        """What the format is called."""
+        """Name of the format."""
 
     def recognizes(self, text: str) -> bool:
-        """True if a text is in this format."""
+        """Return whether a text is in this format."""
 
     def read(self, text: str, parts: Parts) -> None:
-        """Add the parts of a machine; raises `TopologyError` for what is wrong."""
+        """Add the parts of a machine to `parts`; raise `TopologyError` if the text is wrong."""
 
 
 @dataclass(frozen=True, slots=True)
 class Imported:
-    """A machine, its file in this package's format, and what had to be assumed."""
+    """An imported machine, its file in this package's format, and the assumptions made."""
 
     machine: Machine
     text: str
@@ -54,9 +54,9 @@ class Imported:
 
 
 def import_machine(path: str | Path, device: str | None = None) -> Imported:
-    """Import a description; `device` names a type from `topologies/devices` for all of its GPUs.
+    """Import a description; `device` names the type (from `topologies/devices`) of all its GPUs.
 
-    Raises `TopologyError` in one line.
+    Raises `TopologyError` with a one-line message.
     """
     path = Path(path)
     text, parts = read_text(path), Parts(device)
@@ -85,7 +85,7 @@ def _read(text: str, parts: Parts) -> str:
             other.read(text, parts)
             return other.title
     if _MAPPING.match(text):
-        raise TopologyError(f"expected XML or what nvidia-smi topo -m prints, found a mapping; {ADVICE}")
+        raise TopologyError(f"expected XML or the output of nvidia-smi topo -m, found a mapping; {ADVICE}")
     if not text.lstrip().startswith("<"):
         MatrixReader(text, parts).read()
         return "what nvidia-smi topo -m prints"
@@ -97,7 +97,7 @@ def _read(text: str, parts: Parts) -> str:
 
 
 def parse_xml(text: str) -> ET.Element:
-    """Parse XML that strangers wrote: no entities, no depth that exhausts the stack."""
+    """Parse untrusted XML: refuse entities, and depth that would exhaust the stack."""
     if _ENTITY.search(text):
         raise TopologyError("expected XML without entities of its own, found <!ENTITY")
     try:

@@ -1,4 +1,4 @@
-"""NCCL's topology XML: what NCCL_TOPO_DUMP_FILE writes, and cloud providers give for NCCL_TOPO_FILE."""
+"""NCCL's topology XML, as written through NCCL_TOPO_DUMP_FILE and published by cloud providers for NCCL_TOPO_FILE."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _DISPLAY, _NETWORK, _NVSWITCH, _NVLINK_TO_CPU = "0x03", "0x02", "0x068000", "0x0
 
 
 class NCCLReader:
-    """Reads a <system>; raises `TopologyError` where it lists no GPU or contradicts itself."""
+    """Read a <system>; raise `TopologyError` if it lists no GPU or contradicts itself."""
 
     def __init__(self, root: ET.Element, parts: Parts) -> None:
         self.root, self.parts = root, parts
@@ -44,9 +44,7 @@ class NCCLReader:
         self._join_nvlinks()
         for name in [] if self.nvlinks else sorted({entry.type for entry in self.parts.devices}):
             if (nvlinks := library.device_type(name).nvlinks) is not None:
-                self.parts.note(
-                    f"The file lists no NVLinks; {name} may have up to {nvlinks.count}, to be added by hand."
-                )
+                self.parts.note(f"The file lists no NVLinks; {name} may have up to {nvlinks.count}: add them by hand.")
 
     def _add_gpu(self, index: int, element: ET.Element) -> None:
         bus = element.get("busid", "").lower()
@@ -55,7 +53,7 @@ class NCCLReader:
         self.gpus[bus] = self.parts.add_gpu(index, _pci_id(element))
 
     def _hang(self, element: ET.Element, above: str, processor: str) -> None:
-        """Hang a PCI device, and what is behind it, on what is above it."""
+        """Attach a PCI device, and everything behind it, to the node above it."""
         if element.tag != "pci":
             return
         if _is_gpu(element):
@@ -76,13 +74,13 @@ class NCCLReader:
         generation = SPEEDS.get(speed[1].removesuffix(".0")) if speed else None
         width = _number(element, "link_width", "0", 0, 32)
         if generation is None or width == 0:
-            self.parts.note("PCIe links without a speed or width are taken for generation 3, 16 lanes, as NCCL does.")
+            self.parts.note("PCIe links without a speed or width are assumed to be generation 3, 16 lanes, as in NCCL.")
         return self.parts.pcie(generation or 3, width or 16, uplink=uplink)
 
     def _socket_link(self, processor: ET.Element) -> str:
         kind = _socket_link(processor)
         if kind is None:
-            self.parts.note("The processors are not named; the links between them are taken for upi-skylake.")
+            self.parts.note("The file does not name the processors; links between them are assumed to be upi-skylake.")
         return kind or "upi-skylake"
 
     def _join_nvlinks(self) -> None:
@@ -112,13 +110,13 @@ class NCCLReader:
             return self.processor_of[gpu]
         other = self.gpus.get(target)
         if other is None or other == gpu:
-            self.parts.note(f"An NVLink of {gpu} is left out: its target {target!r} is no other GPU.")
+            self.parts.note(f"An NVLink of {gpu} was skipped: its target {target!r} is not another GPU.")
             return None
         return other
 
 
 def _is_gpu(element: ET.Element) -> bool:
-    """Tell a device that a <gpu> describes, or one of a display class with nothing behind it."""
+    """Return whether a PCI device has a <gpu> description, or is a display device with nothing behind it."""
     if element.find("gpu") is not None:
         return True
     return element.get("class", "").startswith(_DISPLAY) and element.find("pci") is None
@@ -131,7 +129,7 @@ def _is_adapter(element: ET.Element) -> bool:
 
 
 def _numbered(gpus: list[ET.Element]) -> Iterator[tuple[int, ET.Element]]:
-    """GPUs in the order of their numbers where all have one, else of the file."""
+    """Return GPUs in the order of their numbers if all have one, otherwise in the order of the file."""
     numbers = [next((gpu.get("dev", "") for gpu in element.iter("gpu")), "") for element in gpus]
     if sorted(numbers) == sorted(map(str, range(len(gpus)))):
         gpus = [element for _, element in sorted(zip(map(int, numbers), gpus, strict=True), key=lambda pair: pair[0])]
@@ -144,7 +142,7 @@ def _pci_id(element: ET.Element) -> str | None:
 
 
 def _socket_link(processor: ET.Element) -> str | None:
-    """Name the link between processors of this make, by NCCL's families (src/graph/topo.cc)."""
+    """Return the link type between processors of this make, following NCCL's families (src/graph/topo.cc)."""
     match processor.get("arch"), processor.get("vendor"):
         case "x86_64", "AuthenticAMD":
             return "amd-infinity-fabric"
@@ -160,12 +158,12 @@ def _socket_link(processor: ET.Element) -> str | None:
 
 
 def _number(element: ET.Element, key: str, default: str, least: int, most: int) -> int:
-    """Return a whole number among an element's attributes, written decimally or as 0x...."""
+    """Return an integer attribute of an element, written in decimal or as 0x...."""
     text = element.get(key) or default
     try:
         value = int(text, 16 if text.lower().startswith("0x") else 10)
     except ValueError:
         value = least - 1
     if not least <= value <= most:
-        raise TopologyError(f"<{element.tag}> {key}: expected a number from {least} to {most}, found {text!r}")
+        raise TopologyError(f"<{element.tag}> {key}: expected an integer from {least} to {most}, found {text!r}")
     return value

@@ -1,4 +1,4 @@
-"""The parts of a machine as an import finds them, with names, and with types of links for what a description says."""
+"""The parts of an imported machine: their names, and link types that match the description."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from topologies.schema import DeviceEntry, DeviceSpec, LinkEntry, LinkType, NVLi
 
 MOST = 4096  # parts of one kind
 GENERATIONS = {1: 15, 2: 30, 3: 60, 4: 120, 5: 240, 6: 480}
-"""PCIe bandwidth of 80 lanes in 1e9 bytes/s, as NCCL reckons (src/graph/topo.cc): 12e9 for x16 of generation 3."""
+"""PCIe bandwidth of 80 lanes in 1e9 bytes/s, as in NCCL (src/graph/topo.cc): 12e9 for x16 of generation 3."""
 
-_ENDPOINT, _UPLINK = "pcie3x16", "pcie3x16-uplink"  # whose latencies all generations have
+_ENDPOINT, _UPLINK = "pcie3x16", "pcie3x16-uplink"  # their latencies hold for all generations
 
 
 class Parts:
-    """Collects parts; a device's type is the one named for all, or found by its PCI identity."""
+    """Collect the parts of a machine; a device's type is the one given for all, or found by its PCI identifier."""
 
     def __init__(self, device: str | None) -> None:
         self.given = None if device is None else _device(device)
@@ -31,26 +31,26 @@ class Parts:
         self._joined: set[frozenset[str]] = set()
 
     def note(self, text: str) -> None:
-        """Remember once that something was assumed."""
+        """Record an assumption, once."""
         if text not in self.notes:
             self.notes.append(text)
 
     def add_gpu(self, number: int, pci_id: str | None = None) -> str:
-        """Add a GPU by its number; `pci_id` is vendor:device."""
+        """Add a GPU by its number and return its name; `pci_id` is vendor:device."""
         return self.add_gpu_named(f"gpu{number}", pci_id)
 
     def add_gpu_named(self, name: str, pci_id: str | None = None) -> str:
-        """Add a GPU; `pci_id` is vendor:device."""
+        """Add a GPU and return its name; `pci_id` is vendor:device."""
         kind = self.given or _known(pci_id)
         if kind is None:
             what = f"the GPU {pci_id}" if pci_id else "its GPUs"
             names = ", ".join(library.device_names())
-            raise TopologyError(f"expected --device, as the file does not say what {what} can do: one of {names}")
+            raise TopologyError(f"expected --device, because the type of {what} is unknown: one of {names}")
         self.devices.append(DeviceEntry(name=name, type=kind.name))
         return self.devices[-1].name
 
     def add_switch(self, kind: str) -> str:
-        """Add a node that passes traffic on, numbered within its kind."""
+        """Add a switch, numbered within its kind, and return its name."""
         if self._counts[kind] >= MOST:
             raise TopologyError(f"expected at most {MOST} of a kind, found more {kind}s")
         self.switches.append(SwitchEntry(name=f"{kind}{self._counts[kind]}"))
@@ -58,14 +58,14 @@ class Parts:
         return self.switches[-1].name
 
     def link(self, a: str, b: str, kind: str, count: int = 1) -> None:
-        """Add a link of a type; one beside another is named after its type."""
+        """Add a link of a type; a further link between the same ends is named after its type."""
         beside = frozenset((a, b)) in self._joined
         self._joined.add(frozenset((a, b)))
         name = f"{a}-{b}-{kind}" if beside else None
         self.links.append(LinkEntry(ends=(a, b), type=kind, count=count, name=name))
 
     def pcie(self, generation: int, width: int, *, uplink: bool) -> str:
-        """Return the type of a PCIe link, made where the package has none; an uplink does not end at a device."""
+        """Return a PCIe link type, created if the package has none; an uplink does not end at a device."""
         name = f"pcie{generation}x{width}" + ("-uplink" if uplink else "")
         if name not in library.link_types() and name not in self.link_types:
             like = library.link_types()[_UPLINK if uplink else _ENDPOINT]
@@ -76,14 +76,14 @@ class Parts:
         return name
 
     def nvlinks(self, gpu: str) -> NVLinks:
-        """Look up the NVLinks of a GPU's type; raises `TopologyError` where it has none."""
+        """Return the NVLinks of a GPU's type; raise `TopologyError` if it has none."""
         kind = library.device_type(next(entry.type for entry in self.devices if entry.name == gpu))
         if kind.nvlinks is None:
-            raise TopologyError(f"expected a --device with NVLinks, as the file lists some, found {kind.name}")
+            raise TopologyError(f"expected a --device with NVLinks, because the file lists some, found {kind.name}")
         return kind.nvlinks
 
     def join_sockets(self, processors: Iterable[str], kind: str) -> None:
-        """Link every two processors."""
+        """Link every pair of processors."""
         for a, b in combinations(processors, 2):
             self.link(a, b, kind)
 

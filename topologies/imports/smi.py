@@ -1,4 +1,4 @@
-"""The matrix that `nvidia-smi topo -m` prints, and the tree of switches that follows from it."""
+"""The matrix that `nvidia-smi topo -m` prints, and the tree of switches derived from it."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from topologies.imports.parts import MOST, Parts
 CLOSENESS = {"PIX": 0, "PXB": 1, "PHB": 2, "NODE": 3, "SYS": 4, "SOC": 4}
 SOCKETS = CLOSENESS["SYS"]
 KINDS = ("pcie", "pcie", "bridge", "cpu")
-"""The link that joins those that are as close as this."""
+"""The node that joins devices of each closeness."""
 
-AFFINITIES = ("CPU", "NUMA", "GPU")  # how the columns after the matrix begin
+AFFINITIES = ("CPU", "NUMA", "GPU")  # first words of the columns after the matrix
 
 _ESCAPE = re.compile(r"\x1b\[[0-9;]*m")
 _NAME = re.compile(r"GPU\d+|NIC\d+|mlx\d+_\w+|\w+_\d+")
@@ -22,13 +22,13 @@ _NVLINKS = re.compile(r"NV(\d+)")
 
 
 class _Matrix:
-    """Names, what lies between any two of them, and each row's affinity to processors."""
+    """The matrix: its names, the connection of every pair, and each row's processor affinity."""
 
     def __init__(self, text: str) -> None:
         lines = [line.split() for line in _ESCAPE.sub("", text).splitlines() if not line.lstrip().startswith("#")]
         header = next((words for words in lines if words[:1] == ["GPU0"] and _is_column(words[1:2])), None)
         if header is None:
-            raise TopologyError("expected a line that names GPU0, GPU1, ... and then their rows, found none")
+            raise TopologyError("expected a header GPU0 GPU1 ... followed by a row for each, found none")
         self.names = list(_columns(header))
         rows = {words[0]: words[1:] for words in lines[lines.index(header) + 1 :] if words and words[0] in self.names}
         self.between: dict[tuple[str, str], str] = {}
@@ -54,7 +54,7 @@ class _Matrix:
 
 
 class MatrixReader:
-    """Reads a matrix; raises `TopologyError` where it is not complete or no tree explains it."""
+    """Read a matrix; raise `TopologyError` if it is incomplete or no tree explains it."""
 
     def __init__(self, text: str, parts: Parts) -> None:
         self.matrix, self.parts = _Matrix(text), parts
@@ -66,19 +66,19 @@ class MatrixReader:
         for name in names:
             is_gpu = name.startswith("GPU")
             self.nodes[name] = self.parts.add_gpu(len(self.parts.devices)) if is_gpu else self.parts.add_switch("nic")
-        self.parts.note("The matrix gives no speeds: PCIe links are taken for generation 3, 16 lanes.")
+        self.parts.note("The matrix gives no speeds: PCIe links are assumed to be generation 3, 16 lanes.")
         groups = [[name] for name in names]
         tops = dict(self.nodes)  # the highest node above each name
         for closeness in range(SOCKETS):
             groups = self._join(groups, tops, closeness)
         sockets = [tops[group[0]] for group in groups]
         if len(sockets) > 1:
-            self.parts.note("It names no processors: links between them are taken for upi-skylake.")
+            self.parts.note("It names no processors: links between them are assumed to be upi-skylake.")
         self.parts.join_sockets(sockets, "upi-skylake")
         self._join_nvlinks([name for name in names if name.startswith("GPU")])
 
     def _join(self, groups: list[list[str]], tops: dict[str, str], closeness: int) -> list[list[str]]:
-        """Put those that are as close as this under one node; processors are there even for one."""
+        """Merge groups of this closeness under one node each; a processor node is added even for a single member."""
         joined = self._merged(groups, closeness)
         for members in joined:
             below = list(dict.fromkeys(tops[name] for name in members))
@@ -92,29 +92,27 @@ class MatrixReader:
         return joined
 
     def _merged(self, groups: list[list[str]], closeness: int) -> list[list[str]]:
-        """Merge groups that are as close as this; in a tree no two of one are then further apart."""
+        """Merge groups of this closeness; in a tree, no two members of a merged group are further apart."""
         waiting, joined = [list(group) for group in groups], []
         while waiting:
             group = waiting.pop(0)
-            for a in group:  # goes on through those that come in
+            for a in group:  # `group` grows during the loop
                 near = [other for other in waiting if any(self._closeness(a, b) <= closeness for b in other)]
                 waiting = [other for other in waiting if other not in near]
                 group.extend(chain(*near))
             for a, b in combinations(group, 2):
                 if CLOSENESS.get(word := self.matrix.between[a, b], 0) > closeness:
-                    raise TopologyError(f"{a}, {b}: expected them closer, by what lies between others, found {word}")
+                    raise TopologyError(f"{a}, {b}: expected closer, to agree with other entries, found {word}")
             joined.append(group)
         return joined
 
     def _closeness(self, a: str, b: str) -> int:
-        """How close two are by PCIe; NVLinks hide that, and then it is whether they have the same processor."""
+        """Return how close two devices are over PCIe; if an NVLink hides it, compare their processors instead."""
         word = self.matrix.between[a, b]
         if word in CLOSENESS:
             return CLOSENESS[word]
         same = self.matrix.affinity[a] == self.matrix.affinity[b]
-        self.parts.note(
-            "NVLinks hide the PCIe paths beside them: the same processors' GPUs are put on one, each by itself."
-        )
+        self.parts.note("NVLinks hide the PCIe paths: GPUs of the same processor are attached to it one by one.")
         return SOCKETS - 1 if same else SOCKETS
 
     def _join_nvlinks(self, gpus: Sequence[str]) -> None:
@@ -128,7 +126,9 @@ class MatrixReader:
                 self.parts.link(self.nodes[a], self.nodes[b], kinds.direct, count)
             return
         switch = self.parts.add_switch("nvswitch")
-        self.parts.note(f"A GPU has {kinds.count} NVLinks, fewer than it has to others in all: they go to a switch.")
+        self.parts.note(
+            f"The matrix counts more NVLinks per GPU than its {kinds.count}: they are assumed to go to a switch."
+        )
         for gpu in gpus:
             most = max((count for pair, count in counts.items() if gpu in pair), default=0)
             if most:
@@ -136,13 +136,13 @@ class MatrixReader:
 
 
 def _columns(header: Sequence[str]) -> Iterator[str]:
-    """Names up to the columns of affinities."""
+    """Yield the names up to the affinity columns."""
     seen: set[str] = set()
     for word in header:
         if word in AFFINITIES:
             return
         if not _NAME.fullmatch(word) or word in seen or len(seen) >= MOST:
-            raise TopologyError(f"expected names of GPUs and adapters, each once, above the matrix, found {word!r}")
+            raise TopologyError(f"expected unique GPU and adapter names above the matrix, found {word!r}")
         seen.add(word)
         yield word
 
@@ -152,6 +152,6 @@ def _is_column(words: Sequence[str]) -> bool:
 
 
 def _count(word: str) -> int:
-    """How many NVLinks a word stands for, at most 1024; 0 for none."""
+    """Return the number of NVLinks that a word stands for, at most 1024; 0 if it is none."""
     match = _NVLINKS.fullmatch(word)
     return int(match[1]) if match and len(match[1]) < 5 and int(match[1]) <= 1024 else 0

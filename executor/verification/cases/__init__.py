@@ -23,7 +23,7 @@ def _adam(draw: Draw, **more: Value) -> Case:
 
 
 def _by_root(draw: Draw, **attributes: Value) -> Case:
-    """Operands of an optimizer that keeps squares of gradients."""
+    """Return operands of an optimizer that keeps squares of gradients."""
     shape = draw.shape()
     return Case((draw.array(*shape), draw.array(*shape), draw.positive(*shape)), {"lr": 0.1, "eps": 1e-3, **attributes})
 
@@ -80,11 +80,11 @@ CASES: dict[str, Generate] = {
     "bmm": partial(_product, batch_dims=1),
     "einsum": _einsum,
 }
-"""How to draw a case, by the operator's name; an operator without an entry cannot be verified."""
+"""Generators of cases, by operator. An operator without one cannot be verified."""
 
 
 def generators() -> dict[str, Generate]:
-    """Return how to draw a case of every operator, users' own included; TDLError where they name one of the catalog."""
+    """Return the generators of all operators, including users'. Raises TDLError if a user's replaces the catalog's."""
     if clashes := CASES.keys() & REGISTERED.keys():
-        raise tdl.TDLError(f"{min(clashes)}: name clash: the operator has a generator of cases already")
+        raise tdl.TDLError(f"{min(clashes)}: name clash: the operator already has a generator of cases")
     return CASES | REGISTERED

@@ -1,4 +1,4 @@
-"""Cases of attention (grouped heads, causal or not, a bias of some dimensions) and of its companions."""
+"""Cases of attention (grouped heads, causal or not, biases of some dimensions) and related operators."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from planner.graph.ir import Value
 
 
 def _attention(draw: Draw, *, biased: bool = False, of: str = "") -> Case:
-    """Operands of attention; `of` says whose gradient's, about the logarithms of sums that belong to them."""
+    """Return operands of attention, or of the gradient named by `of`, with the matching log-sum-exp."""
     batch, groups, share, queries, c, e = draw.sizes(6, 1, 4)
     keys = draw.size(1, 4)
     heads = groups * share
@@ -25,7 +25,7 @@ def _attention(draw: Draw, *, biased: bool = False, of: str = "") -> Case:
     attributes: dict[str, Value] = {"scale": 0.25, "causal": draw.flag(), **({"dims": dims} if biased else {})}
     given = (query, key, value, *((bias,) if biased else ()))
     if not of:
-        if draw.flag():  # keys that a mask hides, of some queries all
+        if draw.flag():  # hide keys, for some queries all
             bias[draw.array(*bias.shape) > 0] = -np.inf
         return Case(given, attributes, shapes=((batch, heads, queries, e), (batch, heads, queries)))
     scores = 0.25 * np.einsum("bgrqc,bgkc->bgrqk", query.reshape(batch, groups, share, queries, c), key)
@@ -47,7 +47,7 @@ def _slots(draw: Draw) -> Case:
 
 
 def _places(draw: Draw, *, collect: bool) -> Case:
-    """Tokens and their places, of which several may have one, or places and the tokens that come from them."""
+    """Return tokens and their slots, which several may share; or slots and the tokens collected from them."""
     batch, tokens, ranks, experts, capacity, width = draw.sizes(6, 1, 4)
     slots = draw.below(experts * capacity + 1, batch, tokens, ranks) - 1
     slots = slots.astype(np.int32)

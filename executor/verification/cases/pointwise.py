@@ -1,4 +1,4 @@
-"""Cases of element-wise operators: one row says where a function is defined, and its attributes."""
+"""Cases of element-wise operators. A row gives the domain of a function and its attributes."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ anywhere, above_zero = Draw.array, Draw.positive
 
 
 def zero_or_above(draw: Draw, *shape: int) -> Array:
-    """Positive values, and zeros among them."""
+    """Return positive values and zeros."""
     return draw.positive(*shape) * (draw.generator.integers(0, 3, shape) > 0)
 
 
 def off_zero(draw: Draw, *shape: int) -> Array:
-    """Values of both signs but not zero."""
+    """Return values of both signs without zero."""
     return draw.positive(*shape) * (2 * draw.generator.integers(0, 2, shape) - 1)
 
 
 BENT = ("hardsigmoid", "hardswish", "hardtanh", "softplus", "log_sigmoid", "elu", "gelu", "clamp")
-"""Piecewise functions, drawn on both sides of their bends."""
+"""Piecewise functions, sampled on both sides of their kinks."""
 
 DOMAINS: Mapping[str, Callable[..., Array]] = {
     **dict.fromkeys(("acos", "asin", "atanh"), lambda draw, *shape: draw.generator.integers(-7, 8, shape) / 8),
@@ -38,7 +38,7 @@ DOMAINS: Mapping[str, Callable[..., Array]] = {
     **dict.fromkeys(("isinf", "isnan"), lambda draw, *shape: SPECIAL[draw.generator.integers(0, len(SPECIAL), shape)]),
     "acosh": lambda draw, *shape: 1 + draw.positive(*shape),
 }
-"""Where functions of one operand are defined (and differentiable), unless everywhere."""
+"""Domains where functions of one operand are defined (and differentiable), unless that is everywhere."""
 
 ATTRIBUTES: Mapping[str, Callable[[Draw], Mapping[str, Value]]] = {
     "clamp": lambda draw: [{"min": -1.5, "max": 1.0}, {"min": 0.5}, {"max": -0.25}][draw.size(0, 2)],
@@ -65,7 +65,7 @@ def _one_operand(draw: Draw, row: str, operands: int) -> Case:
 
 
 def _two_operands(draw: Draw, row: str, operands: int) -> Case:
-    """Draw a case of a binary row or of its slopes, the last operand possibly spread over the first's dimensions."""
+    """Draw a case of a binary row or of its slopes. The last operand may lack some of the dimensions."""
     shape = draw.shape()
     arrays = [draw.array(*shape) for _ in range(operands - 2)]
     arrays.append((zero_or_above if row == "pow" else anywhere)(draw, *shape))
@@ -74,7 +74,7 @@ def _two_operands(draw: Draw, row: str, operands: int) -> Case:
 
 
 def _quotient(draw: Draw, row: str, operands: int) -> Case:
-    """Draw a case of a remainder or of its slopes: quotients halfway between the integers, at which it jumps."""
+    """Draw a case of a remainder or of its slopes, with quotients halfway between its jumps at integers."""
     del row
     shape = draw.shape()
     dims = draw.subset(len(shape)) if draw.flag() else tuple(range(len(shape)))
@@ -131,7 +131,7 @@ def _random(draw: Draw, **attributes: Value) -> Case:
 
 
 def _rows(rows: Mapping[str, object], draw: Callable[..., Case]) -> dict[str, Generate]:
-    """Return the generators of rows' operators and of those of their slopes."""
+    """Return the generators of the operators of rows and of their slopes."""
     generators: dict[str, Generate] = {}
     for row in rows:
         for name in (row, f"{row}_backward"):

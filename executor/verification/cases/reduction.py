@@ -1,4 +1,4 @@
-"""Cases of reductions and of what is built on them: normalization, softmax, losses."""
+"""Cases of reductions and of operators built on them: normalization, softmax, losses."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from planner.graph.ir import Value
 from tdl.catalog.loss import LOSSES
 
 KEPT_AND_REDUCED = ((0, 1), (1, 1), (0, 2), (1, 2), (3, 1), (2, 2), (1, 3), (0, 4))
-"""How many dimensions are kept and reduced."""
+"""Numbers of kept and of reduced dimensions."""
 
 
 def _dims(draw: Draw) -> tuple[tuple[int, ...], tuple[int, ...], int]:
-    """Draw a shape, the dimensions to reduce, and how many elements go into one result."""
+    """Draw a shape, the dimensions to reduce, and the number of elements per result."""
     kept, reduced = KEPT_AND_REDUCED[draw.size(0, len(KEPT_AND_REDUCED) - 1)]
     dims = draw.ascending(kept + reduced, reduced)
     shape = draw.sizes(kept + reduced, 2, 4)
@@ -27,7 +27,7 @@ def _dims(draw: Draw) -> tuple[tuple[int, ...], tuple[int, ...], int]:
 def _reduction(
     draw: Draw, operands: str = "x", values: Callable[..., Array] = Draw.array, counts: bool = False
 ) -> Case:
-    """Operands by letter: "x" values, "e" their extremes, "m" and "g" one number per result."""
+    """Return operands by letter: "x" values, "e" their extremes, "m" and "g" one number per result."""
     shape, dims, count = _dims(draw)
     known = {"x": values(draw, *shape)}
     known["e"] = known["x"].max(axis=dims)
@@ -60,7 +60,7 @@ def _expand(draw: Draw) -> Case:
 
 
 def _batch_norm(draw: Draw, operands: str, *, eps: bool = True, counts: bool = False) -> Case:
-    """Operands by letter: "x" images, "g" gradients, "m" means, "v" variances, "w", "b" and "o" others per channel."""
+    """Return operands by letter: "x" images, "g" gradients, "m" means, "v" variances, others per channel."""
     shape = draw.sizes(4, 2, 4)
     known = {letter: draw.array(*shape) for letter in "xg"}
     values = {"v": Draw.positive}
@@ -71,11 +71,11 @@ def _batch_norm(draw: Draw, operands: str, *, eps: bool = True, counts: bool = F
 
 
 NORMS = (((0, 1), (2,)), ((0, 1), (1, 2)), ((0, 1), (1,)), ((1,), (1,)), ((0,), (2, 1)), ((), (0, 1, 2)))
-"""Dimensions of statistics, and of weights, of rank 3: layer, group, instance, batch norm, and two more."""
+"""Dimensions of statistics and of weights, for rank 3: layer, group, instance and batch norm, and two more."""
 
 
 def _normalize(draw: Draw, operands: str, *, counts: bool = False) -> Case:
-    """Operands by letter: "g" gradients, "x" values, "m" and "v" statistics, "w" and "b" weights, "s" and "t" sums."""
+    """Return operands by letter: "g" gradients, "x" values, "m", "v" statistics, "w", "b" weights, "s", "t" sums."""
     shape = draw.sizes(3, 2, 5)
     statistics, weights = NORMS[draw.size(0, len(NORMS) - 1)]
     s, w = ([shape[dim] for dim in dims] for dims in (statistics, weights))
@@ -87,7 +87,7 @@ def _normalize(draw: Draw, operands: str, *, counts: bool = False) -> Case:
 
 
 def _rms_norm(draw: Draw, operands: str, **attributes: Value) -> Case:
-    """Operands by letter: "g" gradients, "x" values, "q" squares and "s" sums of rows, "w" weights."""
+    """Return operands by letter: "g" gradients, "x" values, "q" squares and "s" sums of rows, "w" weights."""
     *rows, width = draw.shape()
     known = {letter: draw.array(*rows, width) for letter in "gx"}
     known |= {"q": draw.positive(*rows), "s": draw.array(*rows), "w": draw.array(width)}
@@ -96,7 +96,7 @@ def _rms_norm(draw: Draw, operands: str, **attributes: Value) -> Case:
 
 
 def _softmax(draw: Draw, operands: str) -> Case:
-    """Operands by letter: "x" logits, "m" maximum, "t" total, "g" gradient, "r" softmax, "i" one number per row."""
+    """Return operands by letter: "x" logits, "m" maximum, "t" total, "g" gradient, "r" softmax, "i" per row."""
     shape = draw.shape()
     dim = draw.size(-len(shape), len(shape) - 1)
     x = draw.array(*shape)

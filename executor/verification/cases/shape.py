@@ -21,7 +21,7 @@ def _reshape(draw: Draw) -> Case:
     shape = []
     for group in source:
         sizes = draw.sizes(len(group), 2, 4)
-        # The first extent of a dimension follows from the others and from the operand's shape.
+        # The first extent of a dimension follows from the others and the operand's shape.
         extents.update(zip(group[1:], sizes[1:], strict=True))
         shape.append(prod(sizes))
     return Case((draw.array(*shape),), {"source": source, "target": target, "extents": extents})
@@ -121,7 +121,7 @@ def _index_of(draw: Draw) -> Case:
     shape = draw.shape()
     dim = draw.size(0, len(shape) - 1)
     x = draw.array(*shape)
-    # Some values occur nowhere.
+    # Some values do not occur.
     value = x.max(axis=dim) + draw.below(2, *shape[:dim], *shape[dim + 1 :])
     return Case((x, value), {"dim": dim})
 
@@ -152,7 +152,7 @@ PAIRS: dict[str, Callable[..., Case]] = {
     "index_select": partial(_by_indices, each=False),
     "gather": partial(_by_indices, each=True),
 }
-"""Operators that have a gradient of their own, whose cases are drawn alike."""
+"""Operators with a gradient of their own, whose cases are drawn in the same way."""
 
 CASES: dict[str, Generate] = {
     **{op: partial(draw, backward=False) for op, draw in PAIRS.items()},

@@ -10,11 +10,11 @@ from executor.cases import Case, Draw, Generate
 from planner.graph.ir import Value
 
 Sides = Mapping[str, tuple[int, int]]
-"""Sizes along y and along x: of the image, the result, and the kernel."""
+"""Sizes along y and x: of the image, the result, and the kernel."""
 
 
 def _windows(draw: Draw, pooling: bool = False, dilated: bool = True) -> tuple[Sides, dict[str, Value]]:
-    """Draw windows, every one of which reads some element of the image; return them and their attributes."""
+    """Draw windows that each read some element of the image; return them and their attributes."""
     sides, apart = [], 1 if not dilated or draw.flag() else draw.size(1, 3)
     for _ in range(2):
         kernel, stride, result = draw.size(1, 4 if apart == 1 else 3), draw.size(1, 3), draw.size(1, 5)
@@ -39,14 +39,14 @@ def _extents(sides: Sides, *variables: str) -> dict[str, Value]:
 
 
 def _channels(draw: Draw) -> tuple[int, int, int, dict[str, Value]]:
-    """Draw groups, input channels and output channels of each, and the attribute."""
+    """Draw the number of groups, the input and output channels per group, and the attribute."""
     groups = 1 if draw.flag() else draw.size(2, 3)
     ci, co = draw.sizes(2, 1 if groups > 1 else 2, 3)
     return groups, ci, co, ({} if groups == 1 else {"groups": groups})
 
 
 def _convolution(draw: Draw, operands: str, *extents: str) -> Case:
-    """Operands by letter: "x" images, "w" weights, "y" results."""
+    """Return operands by letter: "x" images, "w" weights, "y" results."""
     (sides, attributes), n, (g, ci, co, groups) = _windows(draw), draw.size(2, 3), _channels(draw)
     known = {"x": (n, g * ci, *sides["image"]), "w": (g * co, ci, *sides["kernel"]), "y": (n, g * co, *sides["result"])}
     arrays = tuple(draw.array(*known[letter]) for letter in operands)

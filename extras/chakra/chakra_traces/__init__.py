@@ -1,8 +1,8 @@
-"""Programs as MLCommons' Chakra execution traces, schema 1.0, a file for each worker.
+"""Write programs as MLCommons' Chakra execution traces, schema 1.0, one file per worker.
 
-Computing is a COMP_NODE with its operations and bytes; a message a COMM_SEND_NODE and its peer's COMM_RECV_NODE; what
-all workers of a group do together a COMM_COLL_NODE, whose `pair_bytes` say, as an attribute of ours, what it sends
-every member. A node depends on what its worker computed last, and on what it waited for since.
+A kernel is a COMP_NODE with its operations and bytes. A message is a COMM_SEND_NODE and its peer's COMM_RECV_NODE. A
+collective of a group is a COMM_COLL_NODE; its attribute `pair_bytes`, which is not part of Chakra, gives the bytes sent
+to every member. A node depends on its worker's last kernel and on everything awaited since.
 """
 
 from __future__ import annotations
@@ -36,7 +36,10 @@ _PACKAGE = re.compile(r"package\s+(\w+)\s*;")
 
 
 def messages(path: Path) -> Mapping[str, type[Message]]:
-    """Return the messages that a file defines, by name: fields of numbers, text and each other, lists, a oneof."""
+    """Return the message classes that a .proto file defines, by name.
+
+    Supports scalar, text, enum, message and repeated fields, and oneofs.
+    """
     text = _COMMENT.sub("", path.read_text())
     package = _PACKAGE.search(text)
     file = descriptor_pb2.FileDescriptorProto(name=path.name, package=package[1] if package else "", syntax="proto3")
@@ -92,19 +95,19 @@ OPERATIONS = {
     "all-to-all": 6,
     "reduce-scatter": 7,
 }
-"""What Chakra numbers the operations of a library."""
+"""Chakra's numbers of collective operations."""
 
 GROUP = "process_group:"
-"""What an attribute of a file's metadata is called that lists the ranks of a group, before the group's name."""
+"""Prefix of the metadata attribute that lists the ranks of a group; the group's name follows."""
 
 
 def trace_path(path: Path, worker: int) -> Path:
-    """Return a worker's file: `trace.3.et` of `trace.et`."""
+    """Return a worker's file: `trace.3.et` for `trace.et`."""
     return path.with_name(f"{path.stem}.{worker}.et")
 
 
 def write_traces(program: Program, path: Path) -> list[Path]:
-    """Write every worker's file beside a path, and return them; every micro-batch has nodes of its own."""
+    """Write one file per worker next to `path` and return the files; every micro-batch has its own nodes."""
     written = []
     for worker in program_in_order(program).workers:
         file, stream = trace_path(path, worker.worker), BytesIO()
@@ -116,7 +119,7 @@ def write_traces(program: Program, path: Path) -> list[Path]:
 
 @dataclass(slots=True)
 class _Writer:
-    """Writes one worker's nodes: what it computed last, and waited for since, is what the next node depends on."""
+    """Write one worker's nodes; each depends on the last kernel and everything awaited since."""
 
     worker: WorkerProgram
     stream: BytesIO
@@ -178,7 +181,7 @@ class _Writer:
         self.under_way.setdefault(task.transfer, []).append(number)
 
     def _payload(self, task: Send, together: Collective, group: Group) -> int:
-        """Return the bytes that an operation is about: of a gathered whole, the worker's own part."""
+        """Return the payload of an operation in bytes; for an all-gather, the worker's own part."""
         if together.kind == "all-gather":
             return max((message.nbytes for message in task.messages), default=0)
         return group.elements * ITEM_BYTES[self.worker.buffers[task.buffer].dtype]
@@ -204,11 +207,11 @@ _FIELDS = {
     "tensor_size": "uint64_val",
     "pg_name": "string_val",
 }
-"""How Chakra's feeder reads each attribute."""
+"""The field in which Chakra's feeder expects each attribute."""
 
 
 def group_name(workers: Sequence[int]) -> str:
-    """Return what a group of ranks is called: by its ranks."""
+    """Return the name of a group of ranks: its ranks joined by "-"."""
     return "-".join(map(str, workers))
 
 

@@ -1,4 +1,4 @@
-"""Operators, functions and losses of PyTorch that few modules have, for the import of tensor-partitioner."""
+"""Rarely used operators, functions and losses of PyTorch, for tensor-partitioner's import."""
 
 import torch.nn.functional as F  # noqa: N812
 

@@ -1,4 +1,4 @@
-"""Functions of elements that few modules have, with PyTorch's gradients at bounds and poles."""
+"""Rarely used elementwise functions, with PyTorch's gradients at bounds and poles."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from planner.pytorch.translate.gradient_overrides import with_gradient, with_slo
 
 
 def _fmax(x: Tensor, other: Tensor, *, sign: int = 1) -> Tensor:
-    """Return the greater, or the lesser, of two numbers; the other of one that is none."""
+    """Return the larger (or, with `sign` -1, the smaller) of two numbers, ignoring NaN."""
     return torch.where((sign * x >= sign * other) | other.isnan(), x, other)
 
 
@@ -28,8 +28,8 @@ def _rrelu(
 
 
 def _angle(x: Tensor) -> Tensor:
-    """Return the angles of real numbers: none, or half a turn of what is negative."""
-    refuse_if(not x.is_floating_point(), "angles of whole numbers: cast them")
+    """Return the angles of real numbers: 0, or pi if negative."""
+    refuse_if(not x.is_floating_point(), "angle of integers: cast them to floating point")
     return torch.where(x.isnan(), x, (x < 0).to(x.dtype) * pi)
 
 
@@ -39,7 +39,7 @@ def _sinc(x: Tensor) -> Tensor:
 
 
 def _alpha_dropout(x: Tensor, p: float, train: bool) -> Tensor:
-    """Put what SELU tends to in place of elements, and keep mean and deviation (Klambauer and others)."""
+    """Replace dropped elements by SELU's limit, and keep the mean and the deviation (Klambauer and others)."""
     if not train or p in (0, 1):
         return x * 0 if train and p else x.clone()
     kept = torch.bernoulli(torch.ones_like(x), 1 - p)
@@ -48,7 +48,7 @@ def _alpha_dropout(x: Tensor, p: float, train: bool) -> Tensor:
 
 
 SELU_LIMIT = 1.7580993408473766
-"""Minus what SELU tends to."""
+"""The negative of SELU's limit at minus infinity."""
 
 
 def _entr(x: Tensor) -> Tensor:
@@ -56,7 +56,7 @@ def _entr(x: Tensor) -> Tensor:
 
 
 def _log_ndtr(x: Tensor) -> Tensor:
-    """Return the logarithm of the normal distribution function, of what is below 1 by scaled complements."""
+    """Return the logarithm of the normal distribution function; below 1, by the scaled complement."""
     below, scaled = x < 1, x * sqrt(0.5)
     low, high = torch.where(below, scaled, 0), torch.where(below, 0, scaled)
     return torch.where(below, (torch.special.erfcx(-low) / 2).log() - low * low, torch.log1p(-high.erfc() / 2))
@@ -67,7 +67,10 @@ def _slope_of_log_ndtr(x: Tensor) -> Tensor:
 
 
 def _times_log(log: Callable[[Tensor], Tensor], pole: float) -> Callable[..., Tensor]:
-    """Return x log(y), whose logarithm begins at a pole: zero where x is, though y has no logarithm."""
+    """Return a function for x log(y); `pole` is the y at which the logarithm diverges.
+
+    The result is 0 where x is 0, even if log(y) is undefined.
+    """
     written = with_gradient(
         lambda x, y: torch.where(y.ne(y), nan, torch.where(x == 0, 0, x * log(y))),
         lambda arriving, x, y: torch.where((x == 0) & (y <= pole), 0, arriving * log(y)),
@@ -75,7 +78,7 @@ def _times_log(log: Callable[[Tensor], Tensor], pole: float) -> Callable[..., Te
     )
 
     def of_both(x: Any, y: Any) -> Tensor:
-        refuse_if(isinstance(y, float) and isnan(y), "its factor is no number")
+        refuse_if(isinstance(y, float) and isnan(y), "its factor is NaN")
         dtype = torch.result_type(x, y)
         dtype = dtype if dtype.is_floating_point else torch.get_default_dtype()
         both = (torch.as_tensor(operand, dtype=dtype) for operand in (x, y))
@@ -85,7 +88,7 @@ def _times_log(log: Callable[[Tensor], Tensor], pole: float) -> Callable[..., Te
 
 
 def _logit(x: Tensor, eps: float | None = None) -> Tensor:
-    """Return the logit of a tensor, clamped to [eps, 1 - eps] if there is one; no number outside [0, 1]."""
+    """Return the logit of a tensor, clamped to [eps, 1 - eps] if `eps` is given; NaN outside [0, 1]."""
     x = x if eps is None else x.clamp(eps, 1 - eps)
     x = x * torch.where((x >= 0) & (x <= 1), 1.0, nan)
     return x.log() - (1 - x).log()
@@ -102,7 +105,7 @@ def _celu(x: Tensor, alpha: float = 1.0) -> Tensor:
 
 
 def _slope_of_celu(x: Tensor, alpha: float = 1.0) -> Tensor:
-    """Return the slope as PyTorch has it, which takes `alpha` in single precision."""
+    """Return PyTorch's slope, which uses `alpha` in single precision."""
     scale = 1 / float(np.float32(alpha))
     return torch.where(x <= 0, alpha * scale * torch.exp(x.clamp(max=0) * scale), 1)
 
@@ -123,4 +126,4 @@ ELEMENTS: Mapping[str, Callable[..., Any]] = {
     "special_xlog1py": _times_log(torch.log1p, -1.0),
     "xlogy": _times_log(torch.log, 0.0),
 }
-"""By the operator's name."""
+"""Functions by operator name."""

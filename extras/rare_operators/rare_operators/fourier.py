@@ -1,4 +1,4 @@
-"""Fourier transforms, by products with their matrices."""
+"""Fourier transforms as products with their matrices."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from planner.pytorch.translate.call import refuse_if
 
 
 def _turns(rows: int, columns: int, count: int, like: Any) -> tuple[Any, Any]:
-    """Return cosines and sines of products of whole numbers, as parts of so many that make a turn; zeros are exact."""
+    """Return the cosines and sines of row * column / `count` turns: two matrices [rows, columns] with exact zeros."""
     numbers = [torch.arange(extent, dtype=like.dtype, device=like.device) for extent in (rows, columns)]
     parts = torch.outer(*numbers).remainder(count)
     angles = parts * (2 * pi / count)
@@ -23,7 +23,7 @@ def _turns(rows: int, columns: int, count: int, like: Any) -> tuple[Any, Any]:
 
 
 def _sized(x: Any, n: int | None, dim: int) -> Any:
-    """Return a tensor with so many elements along a dimension: without the last, or with zeros after them."""
+    """Return a tensor with `n` elements along a dimension: truncated, or padded with zeros."""
     if n is None or n == x.shape[dim]:
         return x
     if n < x.shape[dim]:
@@ -34,19 +34,19 @@ def _sized(x: Any, n: int | None, dim: int) -> Any:
 
 
 def _scale(count: int, norm: str | None, inverse: bool) -> float:
-    """Return what a transform is divided by."""
+    """Return the divisor of a transform."""
     if norm == "ortho":
         return sqrt(count)
     return count if (norm == "forward") != inverse else 1
 
 
 def _along(part: Any, matrix: Any, dim: int) -> Any:
-    """Multiply a dimension of a tensor by a matrix."""
+    """Multiply one dimension of a tensor by a matrix."""
     return (part.transpose(dim, -1) @ matrix).transpose(dim, -1)
 
 
 def _fft(x: Any, n: Any = None, dim: int = -1, norm: Any = None, *, inverse: bool = False) -> Any:
-    """Return a discrete Fourier transform, by a product with its matrix."""
+    """Return a discrete Fourier transform."""
     real, imaginary = (x.re, x.im) if isinstance(x, ComplexTensor) else (x, torch.zeros_like(x))
     real, imaginary = (_sized(part, n, dim) for part in (real, imaginary))
     count = real.shape[dim]
@@ -60,16 +60,16 @@ def _fft(x: Any, n: Any = None, dim: int = -1, norm: Any = None, *, inverse: boo
 
 
 def _rfft(x: Any, n: Any = None, dim: int = -1, norm: Any = None) -> Any:
-    """Return the first half of a real tensor's transform, which tells the other."""
+    """Return the first half of a real tensor's transform, which determines the other half."""
     x = _sized(x, n, dim)
     count = x.shape[dim]
     cosine, sine = _turns(count, count // 2 + 1, count, x)
     by = _scale(count, norm, False)
-    return ComplexTensor(_along(x, cosine, dim) / by, _along(x, -sine, dim) / by)  # 0, not -0, where a sum is real
+    return ComplexTensor(_along(x, cosine, dim) / by, _along(x, -sine, dim) / by)  # 0, not -0, if a sum is real
 
 
 def _irfft(x: Any, n: Any = None, dim: int = -1, norm: Any = None) -> Any:
-    """Return the real tensor of whose transform this is the first half."""
+    """Return the real tensor whose transform starts with `x`."""
     real, imaginary = (x.re, x.im) if isinstance(x, ComplexTensor) else (x, torch.zeros_like(x))
     count = 2 * (real.shape[dim] - 1) if n is None else n
     real, imaginary = (_sized(part, count // 2 + 1, dim) for part in (real, imaginary))
@@ -80,9 +80,9 @@ def _irfft(x: Any, n: Any = None, dim: int = -1, norm: Any = None) -> Any:
 
 
 def _stft(x: Any, n_fft: int, hop_length: Any = None, win_length: Any = None, window: Any = None, *flags: Any) -> Any:
-    """Return transforms of windows of a real tensor's last dimension: [..., frequency, window]."""
+    """Return the transforms of windows of a real tensor's last dimension: [..., frequency, window]."""
     is_normalized, onesided, *_ = *flags, None, None
-    refuse_if(isinstance(x, ComplexTensor) or isinstance(window, ComplexTensor), "its windows are of real numbers")
+    refuse_if(isinstance(x, ComplexTensor) or isinstance(window, ComplexTensor), "only real windows are supported")
     length = win_length or n_fft
     left = (n_fft - length) // 2
     window = x.new_ones(length) if window is None else window
@@ -111,7 +111,7 @@ def _irfftn(x: Any, s: Any = None, dim: Any = None, norm: Any = None) -> Any:
 
 
 def _dims(x: Any, s: Any, dim: Any) -> tuple[list[int], list[Any]]:
-    """Return the dimensions that are transformed, all or the last unless told, and their sizes, None as they are."""
+    """Return the dimensions to transform (all, or the last `len(s)`, by default) and their sizes (None: unchanged)."""
     dims = list(range(-len(s), 0) if s else range(-x.ndim, 0)) if dim is None else list(dim)
     return dims, list(s) if s else [None] * len(dims)
 
@@ -120,7 +120,7 @@ OF_IMAGES = (-2, -1)
 
 
 def _of_parts(function: Callable[..., Any], x: Any, *how: Any) -> Any:
-    """Return what an operator that only moves elements makes of both parts."""
+    """Apply an operator that only moves elements to both parts."""
     return ComplexTensor(function(x.re, *how), function(x.im, *how))
 
 
@@ -140,4 +140,4 @@ TRANSFORMS: Mapping[str, Callable[..., Any]] = {
     "fft_rfft2": lambda x, s=None, dim=OF_IMAGES, norm=None: _rfftn(x, s, dim, norm),
     "fft_irfft2": lambda x, s=None, dim=OF_IMAGES, norm=None: _irfftn(x, s, dim, norm),
 }
-"""By the operator's name."""
+"""Functions by operator name."""

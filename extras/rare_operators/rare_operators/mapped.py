@@ -1,4 +1,4 @@
-"""Functions that `torch.vmap` maps, called slice by slice."""
+"""Call functions under `torch.vmap` slice by slice."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from planner.pytorch.private import vmap
 
 @contextmanager
 def mapped_one_by_one() -> Iterator[None]:
-    """Within, functions that `torch.vmap` maps are called slice by slice."""
+    """Within this context, call the functions that `torch.vmap` maps slice by slice."""
     flat_vmap = vmap._flat_vmap
     vmap._flat_vmap = partial(_one_by_one, flat_vmap)
     try:
@@ -32,13 +32,13 @@ def mapped_one_by_one() -> Iterator[None]:
 def _one_by_one(
     otherwise: Callable[..., Any], function: Callable[..., Any], size: int, *mapped: Any, **named: Any
 ) -> Any:
-    """Call a function that `torch.vmap` maps for every slice of its arguments, unless there are many."""
+    """Call a mapped function for every slice of its arguments, unless there are many."""
     dims, arguments, spec, out_dims, randomness = mapped
     in_all = size * CALLS.get()
     if in_all > max(size, MOST_CALLS):
         raise GraphError(
-            f"{users_line(traceback.extract_stack())}torch.vmap: one within another calls a function {in_all} times or "
-            f"more, {MOST_CALLS} are taken: write it for whole tensors, by broadcasting"
+            f"{users_line(traceback.extract_stack())}torch.vmap: nested calls run a function {in_all} times or "
+            f"more, at most {MOST_CALLS} are supported: use broadcasting over whole tensors"
         )
     if size > MOST_SLICES or randomness == "same":
         return otherwise(function, size, *mapped, **named)
@@ -59,7 +59,7 @@ def _one_by_one(
 
 
 MOST_SLICES, MOST_CALLS = 64, 256
-"""For how many slices a function is called one by one, and how often in all where one maps another."""
+"""Most slices of one `torch.vmap`, and most calls of nested ones, that are run one by one."""
 
 
 CALLS: ContextVar[int] = ContextVar("calls of the function that is mapped around", default=1)

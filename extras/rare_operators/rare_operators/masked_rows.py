@@ -1,4 +1,4 @@
-"""A copy of a graph in which what masks select is spread; see `selections`."""
+"""A copy of a graph in which masked selections keep the mask's full length; see `selections`."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from planner.pytorch.private import OpOverload
 aten = torch.ops.aten
 
 
-class Unspreadable(Exception):  # noqa: N818 -- no error: the trace stays as it is
-    """An operator works on what a mask selects in a way that is not known here."""
+class Unspreadable(Exception):  # noqa: N818 -- not an error: the trace stays unchanged
+    """An operator uses a masked selection in an unsupported way."""
 
 
 def symbols_of(node: Node) -> list[str]:
-    """Return the numbers that a trace does not know among a result's extents."""
+    """Return the symbolic extents of a node's results, as text."""
     tensors = (leaf for leaf in leaves(example(node)) if isinstance(leaf, torch.Tensor))
     return [str(extent) for tensor in tensors for extent in tensor.shape if not isinstance(extent, int)]
 
 
 class Spread:
-    """A copy of a graph in the making, in which every unknown extent is that of a mask.
+    """Builds a copy of a graph in which every unknown extent becomes that of its mask.
 
-    `masks` are, by symbol, the mask's node in the copy; `rows` how many elements it has. `rules` are, by an operator's
-    name, how it works on rows of which not all count.
+    `masks` maps a symbol to the mask's node in the copy, `rows` to the mask's number of elements. `rules` maps an
+    operator's name to its handling of rows that do not all count.
     """
 
     def __init__(self, old: Graph, rules: Mapping[str, Callable[[Spread], Any]]) -> None:
@@ -56,7 +56,7 @@ class Spread:
         return self.new
 
     def _is_asserted(self) -> bool:
-        """Return True for a number that only assertions read."""
+        """Return whether a node is a number that only assertions read."""
         is_number = not isinstance(example(self.node), torch.Tensor | list | tuple) and self.node.op == "call_function"
         return is_number and all(packet(user) in ASSERTIONS or user.target in COMPARED for user in self.node.users)
 
@@ -94,7 +94,7 @@ class Spread:
         return self.checked(self.call(node.target, *given(node.args), **given(node.kwargs)))
 
     def _number(self, name: str) -> Any:
-        """Return how many rows a mask has, or what Python makes of that."""
+        """Return a mask's number of rows, or Python arithmetic on it."""
         if name == "sym_size":
             source, dim = self.node.args
             return example(self.of[source]).shape[dim]  # type: ignore[index]
@@ -103,7 +103,7 @@ class Spread:
         raise Unspreadable
 
     def _is_aligned(self, name: str) -> bool:
-        """Return True unless rows meet that different masks select, or rows are added up that do not all count."""
+        """Return whether all rows that meet come from the same mask and no rows are added up that do not all count."""
         given = {symbol for operand in self.node.all_input_nodes for symbol in symbols_of(operand)}
         kept = set(symbols_of(self.node))
         if given <= kept:
@@ -112,16 +112,16 @@ class Spread:
         return name not in BY_ROW and all(same(first, mask) for mask in others)
 
     def _reads_numbers(self, name: str) -> bool:
-        """Return True for an operator that is told how many rows there are, and not as an extent of its result."""
+        """Return whether an operator takes the number of rows as a value, not only as an extent of its result."""
         numbers = [operand for operand in self.node.all_input_nodes if is_number(operand)]
         return bool(numbers) and (name not in SHAPED or bound(self.node).get("fill_value") in numbers)
 
     def _counted(self, arguments: Any) -> Any:
-        """Return arguments as the copy has them; of rows, as a number, those that count."""
+        """Return arguments in the copy; a number of rows becomes the number of rows that count."""
         return map_arg(arguments, lambda node: self._count_of(node) if is_number(node) else self.of[node])
 
     def _count_of(self, number: Any) -> Any:
-        """Return what Python makes of how many rows there are, as a tensor, of how many count."""
+        """Return an expression of the number of rows as a tensor, evaluated for the rows that count."""
         dtype = example(self.node).dtype
         if not isinstance(number, Node):
             return self.call(aten.scalar_tensor.default, number, dtype=dtype)
@@ -133,11 +133,11 @@ class Spread:
         return self.call(ARITHMETIC[number.target], *map(self._count_of, number.args))
 
     def places(self, arguments: Any) -> Any:
-        """Return arguments as the copy has them, whole numbers zero, which is a place, in rows that do not count."""
+        """Return arguments in the copy; integers in rows that do not count become 0, a valid index."""
         return map_arg(arguments, lambda node: self.only_valid(node, 0) if is_whole(node) else self.of[node])
 
     def keeps_rows(self, name: str) -> bool:
-        """Return True for an operator along other dimensions than those of rows."""
+        """Return whether an operator works along dimensions other than those of rows."""
         arguments = bound(self.node)
         first = next((value for value in leaves(self.node.args[0]) if isinstance(value, Node)), None)
         if first is None or "dim" not in arguments or name not in ALONG:
@@ -149,22 +149,22 @@ class Spread:
         return not {dim % max(1, rank) for dim in dims} & set(self.ragged(first))
 
     def ragged(self, node: Node) -> list[int]:
-        """Return the dimensions of rows that a mask selects."""
+        """Return the dimensions whose rows a mask selects."""
         return [dim for dim, extent in enumerate(example(node).shape) if not isinstance(extent, int)]
 
     def mapped(self, arguments: Any) -> Any:
-        """Return arguments as the copy has them."""
+        """Return arguments in the copy."""
         return map_arg(arguments, self.of.__getitem__)
 
     def call(self, target: Any, *arguments: Any, **named: Any) -> Node:
-        """Add a call to the copy, with what it returns."""
+        """Add a call and its example result to the copy."""
         node = self.new.call_function(target, arguments, named)
         values, keywords = map_arg((arguments, named), example)
         node.meta = {**self.node.meta, "val": target(*values, **keywords)}
         return node
 
     def checked(self, result: Node) -> Node:
-        """Return a node whose results have the shapes that the old one's have."""
+        """Return `result` if its shapes match those of the original; otherwise raise `Unspreadable`."""
         for old, new in zip(leaves(example(self.node)), leaves(example(result)), strict=True):
             if isinstance(old, torch.Tensor):
                 shape = [extent if isinstance(extent, int) else self.rows.get(str(extent)) for extent in old.shape]
@@ -173,7 +173,7 @@ class Spread:
         return result
 
     def constant(self, content: NDArray[np.int64]) -> Node:
-        """Add whole numbers that are known to the copy."""
+        """Add constant integers to the copy."""
         name = f"selected_{len(self.constants)}"
         self.constants[name] = content
         node = self.new.get_attr(name)
@@ -181,7 +181,7 @@ class Spread:
         return node
 
     def selected(self, name: str, symbol: str) -> Any:
-        """Return what a mask selects: all there is."""
+        """Return a masked selection in the copy: all elements, unselected."""
         arguments = bound(self.node)
         if name == "index":
             dims = [dim for dim, index in enumerate(arguments["indices"]) if index is not None]
@@ -205,11 +205,11 @@ class Spread:
         raise Unspreadable
 
     def columns(self, shape: Sequence[int]) -> list[Node]:
-        """Return every place of a shape, dimension by dimension."""
+        """Return the indices of all elements of a shape, one node per dimension."""
         return [self.constant(column) for column in _all_places(shape).T]
 
     def mask(self, old: Any, symbol: str) -> Node:
-        """Note which mask says how many rows a symbol stands for; those of another mask are not these."""
+        """Record the mask of a symbol and return its node; raise `Unspreadable` if the symbol has another mask."""
         mask: Node = self.of[old]
         if symbols_of(old):
             raise Unspreadable
@@ -221,13 +221,13 @@ class Spread:
         return mask
 
     def valid(self, symbol: str, rank: int, dim: int) -> Node:
-        """Return which rows count, as truth values along a dimension of so many."""
+        """Return booleans for the rows that count, along dimension `dim` of `rank`."""
         shape = [1] * rank
         shape[dim] = self.rows[symbol]
         return self.call(aten.reshape.default, self.masks[symbol], shape)
 
     def only_valid(self, node: Node, nothing: float) -> Node:
-        """Return an operand with a number, or false, in rows that do not count."""
+        """Return an operand with `nothing` in rows that do not count."""
         value: Node = self.of[node]
         for dim in self.ragged(node):
             valid = self.valid(str(example(node).shape[dim]), len(example(node).shape), dim)
@@ -236,13 +236,13 @@ class Spread:
         return value
 
     def count(self, symbol: str, like: Node) -> Node:
-        """Return how many rows count, in a node's dtype."""
+        """Return the number of rows that count, in a node's dtype."""
         number = self.call(aten.sum.default, self.masks[symbol])
         return self.call(aten.to.dtype, number, example(like).dtype)
 
 
 def same(first: Any, second: Any) -> bool:
-    """Return True for the same node, or the same operator of the same."""
+    """Return whether two nodes are the same, or the same deterministic operator on the same operands."""
     if not isinstance(first, Node) or not isinstance(second, Node) or first is second:
         return bool(first == second) and type(first) is type(second)
     if first.op != "call_function" or first.target is not second.target or first.kwargs != second.kwargs:
@@ -257,18 +257,18 @@ def _all_places(shape: Sequence[int]) -> NDArray[np.int64]:
 
 
 def is_number(node: Node) -> bool:
-    """Return True for a number of Python's that depends on data."""
+    """Return whether a node is a Python number that depends on data."""
     return isinstance(example(node), torch.SymInt | torch.SymBool | torch.SymFloat)
 
 
 def is_whole(node: Node) -> bool:
-    """Return True for a tensor of whole numbers of which a mask selects rows."""
+    """Return whether a node is an integer tensor with rows that a mask selects."""
     tensor = example(node)
     return isinstance(tensor, torch.Tensor) and tensor.dtype in WHOLE and bool(symbols_of(node))
 
 
 SELECTING = ("masked_select", "nonzero", "where", "nonzero_numpy")
-"""Operators whose results are as long as a mask says, beside `index`."""
+"""Operators, apart from `index`, whose results have a length that depends on a mask."""
 
 WHOLE = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 
@@ -285,16 +285,16 @@ ARITHMETIC: Mapping[Any, OpOverload] = {
     torch.sym_min: aten.minimum.default,
     torch.sym_float: aten.alias.default,
 }
-"""What Python makes of numbers, and the operators that make it of tensors."""
+"""Python arithmetic and the corresponding tensor operators."""
 
 SHAPED = frozenset((
     "view", "reshape", "expand", "zeros", "ones", "full", "new_zeros", "new_ones", "new_full", "new_empty", "empty",
     "rand", "randn",
 ))  # fmt: skip
-"""Operators that are told the extents of their results."""
+"""Operators that take the extents of their results."""
 
 BY_PLACE = frozenset(("embedding", "one_hot", "gather"))
-"""Operators that take whole numbers as places."""
+"""Operators that take integers as indices."""
 
 BY_ROW = frozenset((
     "linear", "mm", "matmul", "addmm", "embedding", "layer_norm", "rms_norm", "view", "reshape", "flatten",
@@ -302,7 +302,7 @@ BY_ROW = frozenset((
     "alias", "type_as", "broadcast_tensors", "dropout", "one_hot", "zeros_like", "ones_like", "full_like",
     "zeros", "ones", "full", "new_zeros", "new_ones", "new_full", "empty_like", "rand_like", "randn_like", "bernoulli",
 ))  # fmt: skip
-"""Operators whose results' rows are those of their operands, as the shapes show."""
+"""Operators that keep their operands' rows, as the shapes confirm."""
 
 ALONG = frozenset((
     "softmax", "log_softmax", "cumsum", "sort", "topk", "argmax", "argmin", "max", "min", "amax", "amin", "sum", "mean",

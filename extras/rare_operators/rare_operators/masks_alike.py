@@ -1,4 +1,4 @@
-"""Masks that are computed alike, which select as one."""
+"""Replace masks that are computed alike by the first of them."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from torch.overrides import TorchFunctionMode
 
 
 class MasksAlike(TorchFunctionMode):
-    """Within, of masks that are computed from the same the first stands for all.
+    """Within this context, the first of several masks computed from the same operands stands for all.
 
-    What different masks select has lengths that an export cannot compare, as a loss of `x[~m]` and `y[~m]` does.
+    Selections by different masks have lengths that an export cannot compare, for example in a loss of `x[~m]` and
+    `y[~m]`.
     """
 
     MADE_BY = frozenset(
@@ -21,7 +22,7 @@ class MasksAlike(TorchFunctionMode):
         for name in ("eq", "ne", "lt", "le", "gt", "ge", "and", "or", "xor", "invert", "bool", "isnan", "isfinite")
         for before, after in (("", ""), ("__", "__"), ("bitwise_", ""), ("logical_", ""))
     ) | {"logical_not", "bitwise_not"}
-    """Names of functions that make masks."""
+    """Names of functions that create masks."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -40,7 +41,7 @@ class MasksAlike(TorchFunctionMode):
         return result
 
     def note(self, name: str, arguments: Sequence[Any], result: Any) -> None:
-        """Note what a mask is computed from, where that is tensors and numbers."""
+        """Record what a mask is computed from, if all operands are tensors and numbers."""
         is_mask = isinstance(result, Tensor) and result.dtype == torch.bool
         if is_mask and all(isinstance(argument, Tensor | bool | int | float) for argument in arguments):
             key = (name, *map(self._key, arguments))
@@ -48,14 +49,14 @@ class MasksAlike(TorchFunctionMode):
             self._first.setdefault(key, (result, result._version))
 
     def _key(self, value: Any) -> Any:
-        """Return what tells a tensor, as it is now, from others; a number tells itself."""
+        """Return a key for a tensor in its current version; a number is its own key."""
         if not isinstance(value, Tensor):
             return value
         key, *_ = self._noted.get(id(value), (id(value),))
         return key, value._version
 
     def first_alike(self, index: Any) -> Any:
-        """Return an index, or several, with the first masks that were computed alike, where nothing changed them."""
+        """Return an index with each mask replaced by the first one computed alike, if neither has changed."""
         if isinstance(index, tuple):
             return tuple(map(self.first_alike, index))
         if not isinstance(index, Tensor) or id(index) not in self._noted:

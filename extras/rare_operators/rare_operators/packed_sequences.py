@@ -1,4 +1,4 @@
-"""Packed sequences as padded batches of which a mask shows the rows."""
+"""Packed sequences as padded batches with a mask of their rows."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from planner.errors import GraphError
 from planner.pytorch.capture.autograd_functions import define
 
 KINDS = ("lstm", "gru", "rnn_tanh", "rnn_relu")
-"""Functions of PyTorch that take packed sequences."""
+"""PyTorch functions that take packed sequences."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lengths:
-    """What a PackedSequence has for its `batch_sizes`: the lengths of sequences, which are data.
+    """Replaces `batch_sizes` of a PackedSequence; holds the lengths of the sequences, which are data.
 
-    Packed rows are those of a padded batch [time, sample, ...] that `mask` [time, sample] shows.
+    The packed rows are those of a padded batch [time, sample, ...] where `mask` [time, sample] is true.
     """
 
     lengths: Tensor
@@ -29,13 +29,13 @@ class Lengths:
     device = torch.device("cpu")
 
     def __getitem__(self, step: int) -> int:
-        """Return how many samples there are at the first step, where all are."""
+        """Return the number of samples at the first step, which has all of them."""
         if step != 0:
             raise GraphError("batch_sizes of a packed sequence are data: read the padded sequence")
         return self.mask.shape[1]
 
     def size(self, dim: int = 0) -> int:
-        """Return how many steps the longest sequence has: as many as the padded batch."""
+        """Return the number of steps of the padded batch, that is, of its longest sequence."""
         return self.mask.shape[0]
 
     @classmethod
@@ -46,11 +46,11 @@ class Lengths:
             return _padded(*args, **(kwargs or {}))
         if name in KINDS:
             return _run(name, *args, **(kwargs or {}))
-        raise GraphError(f"{name} of the batch sizes of a packed sequence, which are data: read the padded sequence")
+        raise GraphError(f"{name} of a packed sequence's batch_sizes, which are data: read the padded sequence")
 
 
 def packed(x: Tensor, lengths: Tensor, batch_first: bool) -> tuple[Tensor, Lengths]:
-    """Return the rows of a padded batch that lengths show, in the order of time."""
+    """Return the rows of a padded batch within the sequences' lengths, in order of time."""
     x = x.transpose(0, 1) if batch_first else x
     lengths = torch.as_tensor(lengths)
     mask = torch.arange(x.shape[0])[:, None] < lengths
@@ -67,7 +67,7 @@ def _rows_as_batch(rows: Tensor, mask: Tensor, filling: float = 0.0) -> Tensor:
 def _padded(rows: Tensor, sizes: Lengths, batch_first: bool, filling: float, total: int) -> tuple[Tensor, Tensor]:
     batch = _rows_as_batch(rows, sizes.mask, filling)
     if total == sizes.size():
-        # PyTorch pads to the longest sequence: this fails, as the graph runs, where that is shorter than the batch.
+        # PyTorch pads to the longest sequence: this fails at run time if that is shorter than the batch.
         longest = torch.repeat_interleave(sizes.lengths.max()[None], output_size=total)
         batch = batch + longest.to(batch.dtype).view(-1, *[1] * (batch.ndim - 1))
     if (missing := total - batch.shape[0]) > 0:
@@ -79,7 +79,10 @@ def _padded(rows: Tensor, sizes: Lengths, batch_first: bool, filling: float, tot
 def _run(
     kind: str, rows: Tensor, sizes: Lengths, hx: Any, params: Sequence[Tensor], *settings: Any
 ) -> tuple[Tensor, ...]:
-    """Run a recurrent layer on packed rows: whether it has biases, layers, dropout, training, both directions."""
+    """Run a recurrent layer on packed rows.
+
+    `settings` are: has biases, layers, dropout, training, bidirectional.
+    """
     batch, states = _rows_as_batch(rows, sizes.mask), [hx] if isinstance(hx, Tensor) else list(hx)
     output, *last = torch.ops.planner.recurrent(batch, sizes.lengths, states, list(params), kind, *settings)
     return output[sizes.mask], *last
@@ -88,7 +91,7 @@ def _run(
 def recurrent_kernel(
     x: Tensor, lengths: Tensor, hx: list[Tensor], params: list[Tensor], kind: str, *settings: Any
 ) -> list[Tensor]:
-    """Run a recurrent layer on a padded batch of which each sequence ends by itself."""
+    """Run a recurrent layer on a padded batch of sequences of different lengths."""
     size = x.shape[0]
     function: Mapping[str, Callable[..., Any]] = {name: getattr(torch, name) for name in KINDS}
     state = hx if kind == "lstm" else hx[0]

@@ -1,4 +1,4 @@
-"""Adaptive pooling that tells places, its inverse, and transposed convolutions of volumes."""
+"""Max pooling with indices, its inverse, pooling of volumes, and transposed convolution of volumes."""
 
 # ruff: noqa: PLR0913, PLR0917 -- functions have the arguments of PyTorch's operators
 
@@ -16,7 +16,7 @@ from planner.pytorch.translate.call import refuse_if
 
 
 def several(numbers: Any, count: int) -> list[int]:
-    """Return a number for each of so many dimensions."""
+    """Return one number per dimension."""
     several = [numbers] if isinstance(numbers, int) else list(numbers)
     return several * count if len(several) == 1 else several
 
@@ -24,8 +24,8 @@ def several(numbers: Any, count: int) -> list[int]:
 def max_pool_with_places(
     x: Tensor, kernel_size: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """Pool images; the place of what is greatest in a window is its number in the image."""
-    refuse_if(ceil_mode, "windows lie within the image where places are told")
+    """Pool images; return the maxima and their indices within the image."""
+    refuse_if(ceil_mode, "ceil_mode with indices is not supported")
     n, channels, *image = x.shape
     rows, columns = several(padding, 2)
     numbers = torch.arange(image[0] * image[1], dtype=x.dtype).view(1, 1, *image)
@@ -51,7 +51,7 @@ def max_pool_with_places(
 
 
 def _max_unpool2d(x: Tensor, indices: Tensor, output_size: Sequence[int]) -> Tensor:
-    """Put elements at their places; each has the gradient that arrives there, also one that another overwrites."""
+    """Write elements at their indices; all elements of one index get the gradient that arrives there."""
     places, values = indices.flatten(2), x.flatten(2)
     nothing = values.new_zeros(*values.shape[:2], output_size[0] * output_size[1])
     added = nothing.scatter_add(2, places, values)
@@ -69,7 +69,7 @@ def _conv_transpose3d(
     groups: int = 1,
     dilation: Any = 1,
 ) -> Tensor:
-    """Convolve the volume, zeros between its elements, with the weight turned round."""
+    """Convolve the volume, with zeros between its elements, with the flipped weight."""
     stride, padding, more, dilation = (several(n, 3) for n in (stride, padding, output_padding, dilation))
     kernel = weight.shape[2:]
     for dim in range(3):
@@ -84,17 +84,14 @@ def _conv_transpose3d(
 
 
 def _adaptive_max_pool(x: Tensor, output_size: Sequence[int]) -> tuple[Tensor, Tensor]:
-    """Take the greatest, the first of them, of windows that begin and end where their shares of the image do.
-
-    Its place is its number in the image.
-    """
+    """Return the first maximum of each adaptive window and its index within the image."""
     sizes = [output_size] if isinstance(output_size, int) else output_size
     image = x.shape[x.ndim - len(sizes) :]
     if (x.ndim, len(sizes)) == (4, 2) and not any(extent % size for extent, size in zip(image, sizes, strict=True)):
         kernel = [extent // size for extent, size in zip(image, sizes, strict=True)]
         return F.max_pool2d(x, kernel), max_pool_with_places(x, kernel)[1]
     places = torch.arange(prod(image)).view(image).expand(x.shape)
-    for dim, size in zip(range(-1, -len(sizes) - 1, -1), reversed(sizes), strict=True):  # rows before what is in them
+    for dim, size in zip(range(-1, -len(sizes) - 1, -1), reversed(sizes), strict=True):  # the last dimension first
         extent = x.shape[dim]
         bounds = [(place * extent // size, -(-(place + 1) * extent // size)) for place in range(size)]
         greatest, chosen_places = [], []
@@ -108,11 +105,11 @@ def _adaptive_max_pool(x: Tensor, output_size: Sequence[int]) -> tuple[Tensor, T
 
 
 ALONE = (1, 1, 0, 1)
-"""The kernel, stride, padding and dilation of windows along an axis on which each element is alone."""
+"""Kernel, stride, padding and dilation of windows of a single element."""
 
 
 def _pooled(pool: Callable[..., Tensor], x: Tensor, windows: Sequence[Any], *how: bool) -> Tensor:
-    """Pool planes, and then the places of these along z; `windows` are kernel, stride, padding and dilation."""
+    """Pool planes and then along z; `windows` are kernel, stride, padding and dilation."""
     of_axes = [several(numbers, 3) for numbers in windows]
     n, channels, depth, *image = x.shape
     planes = pool(x.reshape(n, channels * depth, *image), *(numbers[1:] for numbers in of_axes), *how)
@@ -137,7 +134,7 @@ def _avg_pool3d(
     count_include_pad: bool = True,
     divisor_override: int | None = None,
 ) -> Tensor:
-    refuse_if(divisor_override is not None, "only windows' own sizes divide")
+    refuse_if(divisor_override is not None, "divisor_override is not supported")
     return _pooled(F.avg_pool2d, x, (kernel_size, stride or kernel_size, padding), ceil_mode, count_include_pad)
 
 
@@ -149,4 +146,4 @@ PLACES: Mapping[str, Callable[..., Any]] = {
     "conv_transpose3d": _conv_transpose3d,
     "max_unpool2d": _max_unpool2d,
 }
-"""By the operator's name."""
+"""Functions by operator name."""

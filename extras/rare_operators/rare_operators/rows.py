@@ -1,7 +1,7 @@
-"""Operators along dimensions, of rows looked up, and of diagonals that few modules have.
+"""Rarely used operators along dimensions, on looked-up rows and on diagonals.
 
-What runs along a dimension is combined in about as many steps as twice the distance takes to reach its end (Hillis and
-Steele, "Data parallel algorithms", 1986), so that gradients are those of products and choices, at zeros and ties, too.
+Scans combine elements in log2(extent) steps (Hillis and Steele, "Data parallel algorithms", 1986), so gradients are
+those of products and selections, including at zeros and ties.
 """
 
 # ruff: noqa: PLR0913, PLR0917 -- functions have the arguments of PyTorch's operators
@@ -25,11 +25,11 @@ Parts = tuple[Tensor, ...]
 
 
 def _prod(x: Tensor, dim: int | None = None, keepdim: bool = False, *, dtype: torch.dtype | None = None) -> Tensor:
-    """Multiply neighbours until one is left."""
+    """Multiply halves until one element is left."""
     x = summable(x, dtype)
     if dim is None or not x.ndim:
         x, dim, keepdim = x.reshape(-1), 0, False
-        x = torch.where((x == 0).sum() > 1, x.detach(), x)  # of several zeros PyTorch has no gradient, whatever else
+        x = torch.where((x == 0).sum() > 1, x.detach(), x)  # with several zeros, PyTorch's gradient is zero
     if not x.shape[dim]:
         return x.sum(dim, keepdim) + 1
     while (extent := x.shape[dim]) > 1:
@@ -40,7 +40,7 @@ def _prod(x: Tensor, dim: int | None = None, keepdim: bool = False, *, dtype: to
 
 
 def summable(x: Tensor, dtype: torch.dtype | None) -> Tensor:
-    """Return a tensor in the dtype that products of it have."""
+    """Return a tensor in the dtype of its products."""
     is_number = x.is_floating_point() or x.is_complex()
     return x.to(dtype or (x.dtype if is_number else torch.int64))
 
@@ -53,7 +53,7 @@ def _std_mean(x: Tensor, *arguments: Any, deviation: Callable[..., Tensor], **na
 
 
 def _diagonal(x: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Tensor:
-    """Read a diagonal of matrices, which is every so many elements of their rows behind each other."""
+    """Return a diagonal of matrices, a strided slice of their flattened rows."""
     laid = x.movedim((dim1, dim2), (-2, -1))
     *_, rows, columns = laid.shape
     first = offset if offset >= 0 else -offset * columns
@@ -62,14 +62,14 @@ def _diagonal(x: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Tenso
 
 
 def _embedding_renorm(weight: Tensor, indices: Tensor, max_norm: float, norm_type: float) -> Tensor:
-    """Bound the norms of the rows that are looked up."""
+    """Limit the norms of the rows that are looked up."""
     numbers, norms = indices.reshape(-1), torch.linalg.vector_norm(weight, norm_type, 1, keepdim=True)
     counts = weight.new_zeros(len(weight), 1).index_add(0, numbers, weight.new_ones(len(numbers), 1))
     return torch.where((counts > 0) & (norms > max_norm), weight * (max_norm / (norms + 1e-7)), weight)
 
 
 def _scanned(combine: Callable[[Parts, Parts], Parts], parts: Parts, dim: int) -> Parts:
-    """Combine every element with all before it; `combine` is given what is earlier, and what is later."""
+    """Return a scan: every element combined with all before it; `combine` takes earlier and later elements."""
     extent, reach = parts[0].shape[dim] if parts[0].ndim else 1, 1
     while reach < extent:
         early = tuple(part.narrow(dim, 0, extent - reach) for part in parts)
@@ -87,11 +87,14 @@ def _cumprod(x: Tensor, dim: int, *, dtype: torch.dtype | None = None) -> Tensor
 def _scatter_reduce(
     x: Tensor, dim: int, index: Tensor, src: Tensor, reduce: str, *, include_self: bool = True
 ) -> Tensor:
-    """Combine what is written to each place, with what is there or without; a row of all that may come to it."""
+    """Combine the elements written to each index, with or without the existing one.
+
+    Builds a row of all candidates per index.
+    """
     dim %= max(1, x.ndim)
     extents = zip(x.shape, src.shape, strict=True)
     is_whole = index.shape == src.shape and all(a == b for d, (a, b) in enumerate(extents) if d != dim)
-    refuse_if(not is_whole, "only whole rows are scattered")
+    refuse_if(not is_whole, "only whole rows can be scattered")
     places = torch.arange(x.shape[dim]).view(-1, *(1 for _ in range(x.ndim - dim)))
     hits = index.unsqueeze(dim) == places
     count = hits.sum(dim + 1)
@@ -112,7 +115,7 @@ COMBINED: Mapping[str, tuple[Callable[..., Tensor], float]] = {
     "amax": (torch.amax, -inf),
     "amin": (torch.amin, inf),
 }
-"""How elements are combined by a reduction's name, and what changes nothing."""
+"""The combining function of each reduction and its neutral element."""
 
 
 def _logcumsumexp(x: Tensor, dim: int) -> Tensor:
@@ -120,7 +123,7 @@ def _logcumsumexp(x: Tensor, dim: int) -> Tensor:
 
 
 def _cumulative(x: Tensor, dim: int, *, sign: int) -> Parts:
-    """Return the greatest elements, or the least, and the last places at which they are; what is no number stays."""
+    """Return running maxima (or minima) and the last index of each; NaN stays."""
     places = torch.ones_like(x, dtype=torch.int64).cumsum(dim) - 1
 
     def combine(early: Parts, late: Parts) -> Parts:
@@ -132,7 +135,7 @@ def _cumulative(x: Tensor, dim: int, *, sign: int) -> Parts:
 
 
 def _as_strided(x: Tensor, size: Sequence[int], stride: Sequence[int], offset: int | None = None) -> Tensor:
-    """Read elements where they lie; only of a tensor that has its memory to itself is that known."""
+    """Return elements by their memory layout, which is known only for a tensor with its own memory."""
     has_all = x.is_contiguous() and x.untyped_storage().nbytes() == x.numel() * x.element_size()
     refuse_if(not has_all, "it may share its memory with other tensors")
     places = torch.tensor(offset or 0)
@@ -144,7 +147,10 @@ def _as_strided(x: Tensor, size: Sequence[int], stride: Sequence[int], offset: i
 def _multi_margin_loss(
     x: Tensor, target: Tensor, p: float = 1, margin: float = 1, weight: Tensor | None = None, reduction: int = 1
 ) -> Tensor:
-    """Return the mean over classes of what they are above the target's score less a margin; no gradient at it."""
+    """Return the margin loss: the mean over classes of the excess over the target's score minus a margin.
+
+    The gradient at the margin is 0.
+    """
     rows, labels = torch.atleast_2d(x), torch.atleast_1d(target)[:, None]  # type: ignore[no-untyped-call]
     above = (margin - rows.gather(1, labels) + rows).relu()
     above = above if p == 1 else above * above
@@ -154,7 +160,7 @@ def _multi_margin_loss(
 
 
 def _cdist(a: Tensor, b: Tensor, p: float = 2.0, compute_mode: int | None = None) -> Tensor:
-    """Return the norms of differences; of the greatest all that are it have the gradient."""
+    """Return the norms of differences; with p = inf, all maxima get the gradient."""
     apart = a.unsqueeze(-2) - b.unsqueeze(-3)
     if p != inf:
         distances: Tensor = torch.linalg.vector_norm(apart, p, dim=-1)
@@ -167,8 +173,8 @@ def _cdist(a: Tensor, b: Tensor, p: float = 2.0, compute_mode: int | None = None
 def _embedding(
     weight: Tensor, indices: Tensor, padding_idx: int = -1, scale_grad_by_freq: bool = False, sparse: bool = False
 ) -> Tensor:
-    """Look rows up whose gradients are divided by how often each is looked up."""
-    refuse_if(not scale_grad_by_freq, "a table's rows are looked up otherwise")
+    """Look up rows; each row's gradient is divided by its number of lookups."""
+    refuse_if(not scale_grad_by_freq, "other lookups use the built-in embedding")
     numbers = indices.reshape(-1)
     counts = (numbers[:, None] == numbers).sum(1).view(*indices.shape, 1)
     shares = torch.where(indices[..., None] == padding_idx, 0, 1 / counts).to(weight.dtype)
@@ -185,7 +191,7 @@ def _randperm(count: int, *, dtype: torch.dtype | None = None, **_: Any) -> Tens
 
 def _fill_diagonal(x: Tensor, fill_value: float, wrap: bool = False) -> Tensor:
     rows, columns, *more = x.shape
-    refuse_if(more or (wrap and rows > columns), "only one diagonal of a matrix is filled")
+    refuse_if(more or (wrap and rows > columns), "only one diagonal of a matrix can be filled")
     return torch.where(torch.arange(rows)[:, None] == torch.arange(columns), fill_value, x)
 
 
@@ -220,4 +226,4 @@ ROWS: Mapping[str, Callable[..., Any]] = {
     "randperm": _randperm,
     "scatter_reduce": _scatter_reduce,
 }
-"""By the operator's name."""
+"""Functions by operator name."""

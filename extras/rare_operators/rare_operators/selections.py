@@ -1,7 +1,7 @@
-"""What a mask selects, spread: rows stay where they are, and what the mask hides is left out where rows meet.
+"""Spread masked selections: rows stay in place, and operators that combine rows skip those that the mask hides.
 
-A trace says of what a mask selects that it has as many rows as a number that it does not know, u0 or the like. Such a
-dimension is made as long as the mask; whatever adds rows up, writes them or averages over them is told which count.
+In a trace, the number of rows of a masked selection is an unknown symbol such as u0. Here, such a dimension becomes as
+long as the mask; operators that add up, write or average rows are told which rows count.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ aten = torch.ops.aten
 
 
 def spread_selections(trace: TracedModule) -> bool:
-    """Spread what masks select; return False, and leave the trace as it is, where an operator is in the way."""
+    """Spread masked selections; return False, leaving the trace unchanged, if an operator does not allow it."""
     module = trace.program.graph_module
     if not any(symbols_of(node) for node in module.graph.nodes):
         return False
@@ -43,7 +43,7 @@ def spread_selections(trace: TracedModule) -> bool:
 
 
 def _reduced(self: Spread, nothing: float = 0.0) -> Any:
-    """Reduce rows that count; a mean is divided by how many these are."""
+    """Reduce the rows that count; a mean is divided by their number."""
     node, name = self.node, packet(self.node)
     operand = bound(node)["self"]
     if self.keeps_rows(name):
@@ -55,7 +55,7 @@ def _reduced(self: Spread, nothing: float = 0.0) -> Any:
 
 
 def _of_count(self: Spread, mean: Node, operand: Node) -> Node:
-    """Return the mean of rows that count from that of all, of which the others are zeros."""
+    """Return the mean over the rows that count, given the mean over all rows with zeros elsewhere."""
     for dim in self.ragged(operand):
         symbol = str(example(operand).shape[dim])
         total = self.call(aten.mul.Tensor, mean, float(self.rows[symbol]))
@@ -64,7 +64,7 @@ def _of_count(self: Spread, mean: Node, operand: Node) -> Node:
 
 
 def _likelihood(self: Spread) -> Any:
-    """Let the loss of labels leave out those of rows that do not count."""
+    """Make the loss ignore labels of rows that do not count."""
     arguments, (_, *rest) = bound(self.node), self.node.args
     target = arguments["target"]
     if example(target).is_floating_point() or not self.ragged(target):
@@ -81,7 +81,7 @@ def _likelihood(self: Spread) -> Any:
 
 
 def _loss(self: Spread) -> Any:
-    """Take a loss of every element, and then what is made of these that count."""
+    """Compute the loss of every element, then reduce those that count."""
     arguments = {name: self.mapped(value) for name, value in bound(self.node).items()}
     reduction, arguments["reduction"] = arguments["reduction"], 0
     operand = next(node for node in self.node.all_input_nodes if self.ragged(node))
@@ -98,7 +98,7 @@ def _loss(self: Spread) -> Any:
 
 
 def _of_sequences(self: Spread) -> Any:
-    """Let labels that a mask [n, s] selects lie in rows again, in which those that count come first."""
+    """Arrange labels selected by a mask [n, s] in rows again, with those that count first."""
     arguments = {name: self.mapped(value) for name, value in bound(self.node).items()}
     (symbol,) = symbols_of(bound(self.node)["targets"])
     mask, lengths = self.masks[symbol], arguments["target_lengths"]
@@ -124,7 +124,7 @@ def _positional(node: Node, arguments: Mapping[str, Any]) -> list[Any]:
 
 
 def _index(self: Spread) -> Any:
-    """Read rows at the places that a mask shows, of a tensor that has them all."""
+    """Read the rows that a mask selects from a tensor with all rows."""
     arguments = bound(self.node)
     indices = [index for index in arguments["indices"] if index is not None]
     if self.ragged(arguments["self"]):
@@ -136,7 +136,7 @@ def _index(self: Spread) -> Any:
 
 
 def _places(self: Spread, indices: Iterable[Node | None], symbol: str) -> list[Node | None]:
-    """Return indices as the copy has them, in place of the mask of all rows these rows."""
+    """Return indices in the copy, with the mask of all rows replaced by the indices of all rows."""
     places: list[Node | None] = []
     for index in indices:
         if index is None or example(index).dtype is not torch.bool:
@@ -149,7 +149,7 @@ def _places(self: Spread, indices: Iterable[Node | None], symbol: str) -> list[N
 
 
 def _index_put(self: Spread) -> Any:
-    """Write rows that count: by the mask itself, or with one more row for the others."""
+    """Write the rows that count: by the mask itself, or with an extra row that takes the others."""
     arguments = bound(self.node)
     indices, values, adds = arguments["indices"], self.of[arguments["values"]], arguments["accumulate"]
     value = self.of[arguments["self"]]
@@ -186,7 +186,7 @@ def _put_by_mask(self: Spread, value: Node, mask: Node, values: Node, adds: bool
 
 
 def _added(self: Spread) -> Any:
-    """Add rows up where their indices say; those that do not count are zeros."""
+    """Add rows at their indices; rows that do not count become zeros."""
     arguments = bound(self.node)
     source = "source" if "source" in arguments else "src"
     if self.ragged(arguments["self"]):
@@ -215,4 +215,4 @@ RULES: Mapping[str, Callable[[Spread], Any]] = {
     "index": _index,
     "index_put": _index_put,
 }  # fmt: skip
-"""By the operator's name: how it works on rows of which not all count."""
+"""By operator name: how it works on rows that do not all count."""

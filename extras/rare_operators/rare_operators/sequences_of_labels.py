@@ -1,4 +1,4 @@
-"""The loss of sequences of labels that are shorter than what they are read from (CTC)."""
+"""Connectionist temporal classification (CTC): the loss of label sequences shorter than their input."""
 
 # ruff: noqa: PLR0913, PLR0917 -- functions have the arguments of PyTorch's
 
@@ -15,11 +15,11 @@ from planner.pytorch.capture.autograd_functions import define
 from planner.pytorch.translate.gradient_overrides import with_gradient
 
 NEVER, IMPOSSIBLE = -1e30, 1e29
-"""The logarithm of what cannot be reached, and from which loss on nothing can."""
+"""The log-probability of unreachable states, and the loss above which a sample is impossible."""
 
 
 of_logits = with_gradient(Tensor.clone, lambda arriving, x: arriving - x.exp() * arriving.sum(-1, keepdim=True))
-"""Log-probabilities whose gradient is, as PyTorch takes it, that of the logits that they were made of."""
+"""Log-probabilities with PyTorch's gradient: that of the logits they were computed from."""
 
 
 def ctc_loss(
@@ -31,7 +31,7 @@ def ctc_loss(
     reduction: str,
     zero_infinity: bool,
 ) -> Tensor:
-    """Return the loss of log-probabilities [t, n, c], or [t, c], and labels [n, s], or of all samples in a row."""
+    """Return the loss of log-probabilities [t, n, c] or [t, c] with labels [n, s] or concatenated."""
     if log_probs.ndim == 2:
         log_probs, is_single = log_probs.unsqueeze(1), True
         targets = targets.reshape(1, -1)
@@ -56,14 +56,14 @@ def ctc_loss(
 
 
 def _by_sample(targets: Tensor, of_labels: Tensor) -> Tensor:
-    """Return labels [n, s] of those of all samples, one behind the other."""
+    """Return concatenated labels as [n, s]."""
     places = torch.arange(targets.shape[0], device=targets.device)
     starts = of_labels.cumsum(0) - of_labels
     return targets[(starts + places).clamp_max(targets.shape[0] - 1)]
 
 
 def _reached(log_probs: Tensor, labels: Tensor, steps: Tensor, blank: int) -> Tensor:
-    """Return the logarithms of the probabilities of all states [n, 2 s + 1] after a sample's steps."""
+    """Return the log-probabilities of all states [n, 2 s + 1] after each sample's steps."""
     count, extent = labels.shape[0], 2 * labels.shape[1] + 1
     states = F.pad(torch.stack([torch.full_like(labels, blank), labels], 2).reshape(count, -1), (0, 1), value=blank)
     before = F.pad(states, (2, 0), value=blank)[:, :extent]
@@ -78,7 +78,7 @@ def _reached(log_probs: Tensor, labels: Tensor, steps: Tensor, blank: int) -> Te
 
 
 def _infinite(losses: Tensor) -> Tensor:
-    """Return what makes losses infinite, and their gradients none, that nothing reaches."""
+    """Return a factor that makes impossible losses infinite and their gradients undefined."""
     return torch.where(losses.detach() > IMPOSSIBLE, inf, 1.0).to(losses.dtype)
 
 
@@ -91,7 +91,7 @@ def called_loss(
     reduction: str = "mean",
     zero_infinity: bool = False,
 ) -> Tensor:
-    """Return the loss of connectionist temporal classification, which an export, that asks lengths, cannot take."""
+    """Return the CTC loss through an operator, since an export cannot trace PyTorch's, which reads the lengths."""
     lengths = map(torch.as_tensor, (input_lengths, target_lengths))
     result: Tensor = torch.ops.planner.ctc_loss(log_probs, targets, *lengths, blank, reduction, zero_infinity)
     return result

@@ -1,4 +1,4 @@
-"""Functions whose result has an extent that an export does not know, or is sparse, or that ask data what to do."""
+"""Functions that an export cannot trace: their result has an unknown extent, is sparse, or depends on data."""
 
 # ruff: noqa: PLR0913, PLR0917 -- functions have the arguments of PyTorch's
 
@@ -14,7 +14,7 @@ from torch import Tensor
 
 
 def _counted(x: Tensor, weights: Tensor | None = None, minlength: int = 0) -> Tensor:
-    """Count whole numbers below a least length, or add their weights up; a greater number fails as the graph runs."""
+    """Count integers below `minlength`, or add up their weights; a larger one fails at run time."""
     if not minlength or not x.numel():
         return torch.bincount(x, weights, minlength)
     amounts = torch.ones_like(x) if weights is None else weights
@@ -31,7 +31,7 @@ def _dense(indices: Tensor, values: Tensor, size: Sequence[int] | None = None, *
 
 
 def _covariance(x: Tensor, *, correction: int = 1, **weights: Any) -> Tensor:
-    """Return how rows vary with one another."""
+    """Return the covariance matrix of rows."""
     if any(weight is not None for weight in weights.values()) or x.is_complex():
         return torch.cov(x, correction=correction, **weights)
     rows = x[None] if x.ndim < 2 else x
@@ -40,7 +40,7 @@ def _covariance(x: Tensor, *, correction: int = 1, **weights: Any) -> Tensor:
 
 
 def _correlation(x: Tensor) -> Tensor:
-    """Return how rows vary with one another, as parts of how they vary themselves."""
+    """Return the correlation matrix of rows."""
     products = _covariance(x)
     if not products.ndim:
         return products / products
@@ -51,7 +51,7 @@ def _correlation(x: Tensor) -> Tensor:
 def _gaussian_loss(
     x: Tensor, target: Tensor, var: Any, full: bool = False, eps: float = 1e-6, reduction: str = "mean"
 ) -> Tensor:
-    """Return the negative logarithm of a normal distribution; PyTorch asks data whether a variance is negative."""
+    """Return the negative log-likelihood of a normal distribution; PyTorch's reads data to check the variance."""
     var = torch.as_tensor(var, dtype=x.dtype, device=x.device)
     var = var[..., None] if var.shape == x.shape[:-1] else var
     var = var + (var.detach().clamp(min=eps) - var.detach())
@@ -69,4 +69,4 @@ STATISTICS: Mapping[Any, Callable[..., Any]] = {
     torch.sparse.mm: torch.mm,
     torch.Tensor.coalesce: lambda x: x if x.layout is torch.strided else x.coalesce(),
 }
-"""By the function, what is traced instead."""
+"""Replacements by function."""
