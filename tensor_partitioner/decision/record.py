@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterable, Mapping
 from functools import cache
+from math import ceil
 from pathlib import Path
 from statistics import fmean
 
@@ -141,8 +142,9 @@ class Decision(msgspec.Struct, Shown, frozen=True, kw_only=True):
 
     `one_device_s` are the seconds of a step on one device alone, where it is as fast as all. `band` is what 90% of
     published runs of such models took at least and at most, over their predictions. `memory_risk` is the share of
-    published runs whose memory was above its prediction by more than the best has to spare. `anchor` is what a measured
-    step told, after which candidates are predicted.
+    published runs whose memory was above its prediction by more than the best has to spare, and `memory_margin` how
+    many times their prediction 90% of them took at most. `anchor` is what a measured step told, after which candidates
+    are predicted.
     """
 
     format: str = FORMAT
@@ -156,12 +158,20 @@ class Decision(msgspec.Struct, Shown, frozen=True, kw_only=True):
     one_device_s: float | None = None
     band: tuple[float, float] | None = None
     memory_risk: float | None = None
+    memory_margin: float = 1.0
     anchor: Anchor | None = None
 
     @property
     def best(self) -> RankedCandidate:
         """The first."""
         return self.candidates[0]
+
+    @property
+    def safer(self) -> RankedCandidate | None:
+        """The fastest candidate with memory enough for 90% of published runs; None where it is the best, or none is."""
+        roomy = (row for row in self.candidates if row.needed_bytes * self.memory_margin <= row.capacity_bytes)
+        first = next(roomy, None)
+        return None if first is self.best else first
 
     def of_families(self) -> tuple[RankedCandidate, ...]:
         """The best of every family, in the candidates' order."""
@@ -251,3 +261,9 @@ def memory_risk(scores: tuple[PublishedScore, ...], candidate: RankedCandidate) 
     """
     most = candidate.capacity_bytes / candidate.needed_bytes
     return fmean([fmean(ratio > most for ratio in score.memory) for score in scores if score.memory] or [0.0])
+
+
+def memory_margin(scores: tuple[PublishedScore, ...]) -> float:
+    """Return how many times its predicted memory 90% of published runs took at most; each source weighs as much."""
+    ratios = sorted(ratio for score in scores for ratio in score.memory)
+    return ratios[ceil(COVERAGE * len(ratios)) - 1] if ratios else 1.0

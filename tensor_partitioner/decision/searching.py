@@ -188,16 +188,19 @@ def _in_flight(name: str, pp: int, count: int, chunks: int) -> NDArray[np.int_]:
 LATE_S = 1e12
 """What comes last has more seconds."""
 
+MOST_TIMES = 2.0
+"""How many times as long as the fastest a way may take that is to leave more memory."""
+
 
 @dataclass(eq=False)
 class Search:
     """A search of a space, given its bounds, for the fastest way that fits in a device's memory.
 
-    `price` says what a way takes, None where it cannot be. Where the bounds are of other steps than are priced, nothing
-    is known to take less than `floor_s`, and they say what is tried first. `projected` are ways, with the bound of
-    their seconds and what came of them. Of all that were `considered`, so many are `impossible`, and so many
-    `unfinished` for want of time, of which none takes less than `lower_s`; all others are above the best or too large
-    by their bounds.
+    `price` says what a way takes, None where it cannot be. A way fits where it needs no more than `share` of a device's
+    memory. Where the bounds are of other steps than are priced, nothing is known to take less than `floor_s`, and they
+    say what is tried first. `projected` are ways, with the bound of their seconds and what came of them. Of all that
+    were `considered`, so many are `impossible`, and so many `unfinished` for want of time, of which none takes less
+    than `lower_s`; all others are above the best or too large by their bounds.
     """
 
     bounds: Bounds
@@ -205,6 +208,7 @@ class Search:
     capacity: float
     until: float
     floor_s: float | None = None
+    share: float = 1.0
     projected: dict[Parallel, tuple[float, Projection]] = field(default_factory=dict)
     considered: int = 0
     impossible: int = 0
@@ -245,6 +249,19 @@ class Search:
                 self._refine(item, bound_s)
         if self._best_s == float("inf") and self._smallest[1] is not None:
             self._try_smallest(self._smallest[1])
+
+    def within(self, share: float) -> dict[Parallel, tuple[float, Projection]]:
+        """Search a share of the memory for the fastest way, if the fastest of all needs more; return what was priced.
+
+        A way that takes over `MOST_TIMES` as long as the fastest of all is not looked for.
+        """
+        steps = sorted((step for _, step in self.projected.values() if step.fits), key=lambda step: step.seconds)
+        roomy = [step.seconds for step in steps if step.needed_bytes <= share * step.capacity_bytes]
+        if not steps or roomy[:1] == [steps[0].seconds]:
+            return {}
+        search = Search(self.bounds, self.price, share * self.capacity, self.until, self.floor_s, share)
+        search.run(1, min([MOST_TIMES * steps[0].seconds, *roomy]))
+        return search.projected
 
     @property
     def _is_over(self) -> bool:
@@ -296,9 +313,9 @@ class Search:
             self.impossible += 1
             return False
         self.projected[leaf.way] = self._least_s(leaf.seconds), projection
-        if projection.fits:
+        if fits := projection.needed_bytes <= self.share * projection.capacity_bytes:
             self._best_s = min(self._best_s, projection.seconds)
-        return projection.fits
+        return fits
 
     def _try_by_hand(self, ways: Sequence[Parallel]) -> None:
         """Project ways in turn until one fits; where none may, that of least bytes."""
