@@ -41,7 +41,7 @@ install: $(STAMP)
 $(STAMP): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit("python3 >= 3.11 is needed, found " + sys.version.split()[0] if sys.version_info < (3, 11) else 0)'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --editable '.[$(EXTRAS)]' --editable extras/infragraph --editable extras/hwloc --editable extras/chakra --editable extras/rare_operators
+	$(BIN)/python -m pip install --quiet --editable '.[$(EXTRAS)]' --editable extras/infragraph --editable extras/hwloc --editable extras/chakra --editable extras/rare_operators --editable extras/verification
 	touch $(STAMP)
 
 demo: install

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib.metadata import entry_points
 from typing import Any
 
 import numpy as np
@@ -93,7 +94,20 @@ def draw_case(generate: Generate, draw: Draw) -> Case:
 
 
 REGISTERED: dict[str, Generate] = {}
-"""Generators that users' files add, by operator. Those of the catalog are in `executor.verification.cases`."""
+"""Generators that users' files add, by operator."""
+
+GROUP = "tensor_partitioner.cases"
+"""The group of entry points that name generators by operator, as `extras/verification` does of the catalog's."""
+
+
+def generators() -> dict[str, Generate]:
+    """Return the generators of installed packages and of users' files, by operator; TDLError if two have one name."""
+    installed: dict[str, Generate] = {}
+    for entry in entry_points(group=GROUP):
+        installed |= entry.load()
+    if clashes := installed.keys() & REGISTERED.keys():
+        raise tdl.TDLError(f"{min(clashes)}: name clash: the operator has a generator of cases already")
+    return installed | REGISTERED
 
 
 def same_shape(draw: Draw, count: int, **attributes: Value) -> Case:

@@ -59,12 +59,13 @@ SLOW = (
 
 
 def pytest_configure(config):
-    """Add the package of rare operators, where it is not installed."""
-    if not entry_points(group="tensor_partitioner.pytorch"):
-        folder, monkeypatch = TemporaryDirectory(), pytest.MonkeyPatch()
-        config.add_cleanup(folder.cleanup)
-        config.add_cleanup(monkeypatch.undo)
-        add_extra("rare_operators", Path(folder.name), monkeypatch)
+    """Add the packages of rare operators and of verification, where they are not installed."""
+    for name, group in (("rare_operators", "tensor_partitioner.pytorch"), ("verification", "tensor_partitioner.cases")):
+        if not entry_points(group=group):
+            folder, monkeypatch = TemporaryDirectory(), pytest.MonkeyPatch()
+            config.add_cleanup(folder.cleanup)
+            config.add_cleanup(monkeypatch.undo)
+            add_extra(name, Path(folder.name), monkeypatch)
 
 
 def pytest_addoption(parser):

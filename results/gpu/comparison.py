@@ -16,13 +16,13 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
+from operator_verification.application import Application, blank
 
 import tdl
 from executor.backend import asnumpy, on_one_stream
 from executor.cases import Array, Case
 from executor.check import TOLERANCES
 from executor.kernels import KERNELS, LIBRARIES, KernelCall
-from executor.verification.application import Application, blank
 
 DTYPES = {"float64": "float64", "float32": "float32", "tf32": "float32", "float16": "float16", "bfloat16": "bfloat16"}
 """What operands are in, by precision; TF32 is how products of single precision are computed."""

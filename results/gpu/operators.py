@@ -11,9 +11,10 @@ from collections.abc import Iterator, Mapping
 from itertools import chain
 from typing import Any
 
+from operator_verification.cases import CASES
+
 import tdl
 from executor.kernels import KERNELS
-from executor.verification.cases import CASES
 from results.gpu.comparison import TOLERANCE
 from results.gpu.processes import Ended, Process, run_all
 from results.gpu.real_sizes import FAMILIES

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
+from operator_verification.cases import CASES, attention
 
 import tdl
 from executor.cases import Array, Case, Draw, draw_case
-from executor.verification.cases import CASES, attention
 from results.gpu.comparison import DOUBLE, DTYPES, Reference, adds_up, computed, largest, reference, rounded
 
 DECADES, LARGE = 4, 1e8

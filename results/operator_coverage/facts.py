@@ -6,10 +6,11 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from operator_verification import CheckOptions, check_operator
+from operator_verification.cases import CASES
+
 import tdl
 from executor.kernels import KERNELS
-from executor.verification import CheckOptions, check_operator
-from executor.verification.cases import CASES
 from planner.errors import GraphError
 from planner.graph.infer import INTEGER_OPERANDS, check_dtypes
 from planner.graph.rules import RULES

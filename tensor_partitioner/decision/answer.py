@@ -98,6 +98,8 @@ def facts(decision: Decision) -> Iterator[tuple[str, str]]:
     if decision.anchor is not None:
         yield "anchored", _anchored(decision.anchor)
     yield "memory", f"{needed} of {capacity} on the fullest device, {spare(decision)}"
+    if decision.safer is not None:
+        yield "safer", _safer(decision.best, decision.safer)
     yield "assumed", assumed(decision)
     yield "search", searched(decision)
     shares = sorted(best.shares.items(), key=lambda item: -item[1])
@@ -109,6 +111,12 @@ def spare(decision: Decision) -> str:
     """Return how much memory the best candidate leaves, and the share of published runs that needed more than that."""
     left = f"{display.quantity(decision.best.margin_bytes, 'B')} to spare"
     return f"{left}: too little for {decision.memory_risk:.0%} of published runs" if decision.memory_risk else left
+
+
+def _safer(best: RankedCandidate, safer: RankedCandidate) -> str:
+    """Say which candidate leaves enough memory for most published runs."""
+    times, left = safer.seconds_per_step / best.seconds_per_step, display.quantity(safer.margin_bytes, "B")
+    return f"{safer.name}, {times:.2f} times as long: {left} to spare, enough for {COVERAGE:.0%} of published runs"
 
 
 def _pace(decision: Decision) -> str:

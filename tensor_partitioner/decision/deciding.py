@@ -40,6 +40,7 @@ from tensor_partitioner.decision.record import (
     RankedCandidate,
     SearchFacts,
     band,
+    memory_margin,
     memory_risk,
     published_scores,
 )
@@ -244,7 +245,8 @@ class _Deciding:
         rows = self._searched(batch) if self._simulates else []  # first, because pricing candidates is slow here
         search = self._search(space, until)
         search.run(self._per_node)
-        rows += [(candidate_name(way), family(way), *of) for way, of in search.projected.items()]
+        safer = {} if self._simulates else search.within(1 / memory_margin(published_scores()))
+        rows += [(candidate_name(way), family(way), *of) for way, of in (safer | search.projected).items()]
         rows += [] if self._simulates or time.monotonic() > until else self._searched(batch)
         return self._record(batch, rows, search)
 
@@ -339,7 +341,7 @@ class _Deciding:
             bounded_away=search.bounded_away,
             unfinished=search.unfinished,
             impossible=search.impossible + self.impossible,
-            projected=len(told),
+            projected=len(search.projected) + self.considered - self.impossible,
             lower_bound_s=lower_s,
             gap=best_s / lower_s - 1,
             seconds=time.monotonic() - self.begin,
@@ -355,6 +357,7 @@ class _Deciding:
             one_device_s=alone_s,
             band=None if self._simulates else band(published_scores(), experts=self._experts > 1),
             memory_risk=None if self._simulates else memory_risk(published_scores(), told[0]),
+            memory_margin=1.0 if self._simulates else memory_margin(published_scores()),
             anchor=self.anchor,
         )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterable, Mapping
 from functools import cache
+from math import ceil
 from pathlib import Path
 from statistics import fmean
 
@@ -142,8 +143,9 @@ class Decision(msgspec.Struct, Shown, frozen=True, kw_only=True):
 
     `one_device_s` are the seconds of a step on one device, if that is as fast as all; None otherwise. `band` is the
     range of measured over predicted seconds that holds 90% of published runs of such models. `memory_risk` is the share
-    of published runs that exceeded their predicted memory by more than the best candidate leaves free. `anchor` is the
-    correction by a measured step; all predictions include it.
+    of published runs that exceeded their predicted memory by more than the best candidate leaves free; `memory_margin`
+    is the ratio of measured to predicted memory that 90% of published runs stayed within. `anchor` is the correction by
+    a measured step; all predictions include it.
     """
 
     format: str = FORMAT
@@ -157,12 +159,20 @@ class Decision(msgspec.Struct, Shown, frozen=True, kw_only=True):
     one_device_s: float | None = None
     band: tuple[float, float] | None = None
     memory_risk: float | None = None
+    memory_margin: float = 1.0
     anchor: Anchor | None = None
 
     @property
     def best(self) -> RankedCandidate:
         """The first candidate."""
         return self.candidates[0]
+
+    @property
+    def safer(self) -> RankedCandidate | None:
+        """The fastest candidate with memory enough for 90% of published runs; None where it is the best, or none is."""
+        roomy = (row for row in self.candidates if row.needed_bytes * self.memory_margin <= row.capacity_bytes)
+        first = next(roomy, None)
+        return None if first is self.best else first
 
     def of_families(self) -> tuple[RankedCandidate, ...]:
         """Return the best candidate of each family, in order."""
@@ -255,3 +265,9 @@ def memory_risk(scores: tuple[PublishedScore, ...], candidate: RankedCandidate) 
     """
     most = candidate.capacity_bytes / candidate.needed_bytes
     return fmean([fmean(ratio > most for ratio in score.memory) for score in scores if score.memory] or [0.0])
+
+
+def memory_margin(scores: tuple[PublishedScore, ...]) -> float:
+    """Return how many times its predicted memory 90% of published runs took at most; each source weighs as much."""
+    ratios = sorted(ratio for score in scores for ratio in score.memory)
+    return ratios[ceil(COVERAGE * len(ratios)) - 1] if ratios else 1.0

@@ -191,15 +191,19 @@ def _in_flight(name: str, pp: int, count: int, chunks: int) -> NDArray[np.int_]:
 LATE_S = 1e12
 """Added to the priority of entries that are tried last, in seconds."""
 
+MOST_TIMES = 2.0
+"""How many times as long as the fastest a way may take that is to leave more memory."""
+
 
 @dataclass(eq=False)
 class Search:
     """Search a space for the fastest candidate that fits in a device's memory (branch and bound).
 
-    `price` predicts a step; it returns None if a candidate is impossible. If `price` simulates steps, the bounds do not
-    apply to them: they only give the order, and `floor_s` is the only lower bound. `projected` has the candidates that
-    were priced, with their bounds. Of the candidates `considered`, some are `impossible`, and some `unfinished` because
-    time ran out; none of the latter is faster than `lower_s`. The bounds rule out all others, as too slow or too large.
+    `price` predicts a step; it returns None if a candidate is impossible. A candidate fits if it needs at most `share`
+    of a device's memory. If `price` simulates steps, the bounds do not apply to them: they only give the order, and
+    `floor_s` is the only lower bound. `projected` has the candidates that were priced, with their bounds. Of the
+    candidates `considered`, some are `impossible`, and some `unfinished` because time ran out; none of the latter is
+    faster than `lower_s`. The bounds rule out all others, as too slow or too large.
     """
 
     bounds: Bounds
@@ -207,6 +211,7 @@ class Search:
     capacity: float
     until: float
     floor_s: float | None = None
+    share: float = 1.0
     projected: dict[Parallel, tuple[float, Projection]] = field(default_factory=dict)
     considered: int = 0
     impossible: int = 0
@@ -247,6 +252,19 @@ class Search:
                 self._refine(item, bound_s)
         if self._best_s == float("inf") and self._smallest[1] is not None:
             self._try_smallest(self._smallest[1])
+
+    def within(self, share: float) -> dict[Parallel, tuple[float, Projection]]:
+        """Search a share of the memory for the fastest way, if the fastest of all needs more; return what was priced.
+
+        A way that takes over `MOST_TIMES` as long as the fastest of all is not looked for.
+        """
+        steps = sorted((step for _, step in self.projected.values() if step.fits), key=lambda step: step.seconds)
+        roomy = [step.seconds for step in steps if step.needed_bytes <= share * step.capacity_bytes]
+        if not steps or roomy[:1] == [steps[0].seconds]:
+            return {}
+        search = Search(self.bounds, self.price, share * self.capacity, self.until, self.floor_s, share)
+        search.run(1, min([MOST_TIMES * steps[0].seconds, *roomy]))
+        return search.projected
 
     @property
     def _is_over(self) -> bool:
@@ -298,9 +316,9 @@ class Search:
             self.impossible += 1
             return False
         self.projected[leaf.way] = self._least_s(leaf.seconds), projection
-        if projection.fits:
+        if fits := projection.needed_bytes <= self.share * projection.capacity_bytes:
             self._best_s = min(self._best_s, projection.seconds)
-        return projection.fits
+        return fits
 
     def _try_by_hand(self, ways: Sequence[Parallel]) -> None:
         """Price candidates in turn until one fits. If none may fit, price the smallest."""

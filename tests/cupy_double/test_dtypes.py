@@ -6,12 +6,11 @@ from importlib.util import find_spec
 
 import numpy as np
 import pytest
+from operator_verification.application import Application, run_whole
 
 import tdl
-from executor.cases import Draw, draw_case
+from executor.cases import Draw, draw_case, generators
 from executor.kernels import LIBRARIES, KernelCall
-from executor.verification.application import Application, run_whole
-from executor.verification.cases import generators
 from planner.graph.opaque_ops import OPERATORS
 from planner.graph.rules import RULES
 from tests import cupy_double

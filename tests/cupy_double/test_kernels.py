@@ -1,9 +1,9 @@
 """Every operator's kernel runs on the strict double, whole and in parts."""
 
 import pytest
+from operator_verification import CheckOptions, check_operator
 
 import tdl
-from executor.verification import CheckOptions, check_operator
 from tests import cupy_double
 
 

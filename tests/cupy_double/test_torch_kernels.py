@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 
 pytest.importorskip("torch")
+from operator_verification import CheckOptions, check_operator
+
 from executor.kernels import KERNELS, KernelCall, run
 from executor.torch.kernels import KERNEL_SET, TORCH_KERNELS
-from executor.verification import CheckOptions, check_operator
 from tests import cupy_double
 from tests.cupy_double.torch_operators import Operators, Strict
 

@@ -4,7 +4,7 @@ import pytest
 from msgspec.structs import replace
 
 from tensor_partitioner.decision import Answer, decide
-from tensor_partitioner.decision.record import band, memory_risk, published_scores
+from tensor_partitioner.decision.record import band, memory_margin, memory_risk, published_scores
 
 WIDTHS = (60, 80, 120)
 MOST_LINES = 40
@@ -72,6 +72,24 @@ def test_the_risk_of_memory_is_a_share_of_published_runs(decision, capacity, ris
     best = replace(decision.best, needed_bytes=100, capacity_bytes=100 * capacity)
     assert memory_risk(tuple(scores), best) == risk
     assert memory_risk((), best) == 0
+
+
+def test_the_margin_of_memory_is_that_of_most_published_runs():
+    memory = tuple(1 + n / 10 for n in range(5)), tuple(1.5 + n / 10 for n in range(5)), ()
+    scores = tuple(replace(published_scores()[0], memory=ratios) for ratios in memory)
+    assert memory_margin(scores) == pytest.approx(1.8)  # the ninth of ten
+    assert memory_margin(()) == 1
+
+
+def test_a_safer_candidate_is_the_fastest_with_memory_to_spare(decision):
+    first, *others = decision.candidates
+    full = replace(first, needed_bytes=90, capacity_bytes=100.0)
+    roomy = [replace(row, needed_bytes=70, capacity_bytes=100.0) for row in others]
+    tight = replace(decision, candidates=(full, full, *roomy), memory_margin=1.2)
+    assert tight.safer is roomy[0]
+    assert any(line.startswith("safer") for line in Answer(tight).lines(80))
+    assert replace(tight, memory_margin=1.1).safer is None  # the best itself
+    assert replace(tight, memory_margin=1.5).safer is None  # none
 
 
 def test_bands_of_mixtures_are_their_own():

@@ -17,7 +17,7 @@ from simulator.projection.stack import STACKS, stack_named
 from tensor_partitioner.decision import decide
 from tensor_partitioner.decision.deciding import _Deciding
 from tensor_partitioner.decision.record import Anchor
-from tensor_partitioner.decision.searching import leaves
+from tensor_partitioner.decision.searching import MOST_TIMES, leaves
 from tensor_partitioner.projection import project_source
 from tensor_partitioner.replicas import ZooModel
 from topologies import load_topology
@@ -145,6 +145,20 @@ def test_the_search_finds_the_fastest_of_all_that_fit(seed):
     assert not fitting or min(fitting) == pytest.approx(fastest, rel=1e-12)
     assert search.unfinished == 0
     assert len(search.projected) + search.bounded_away + search.impossible == search.considered
+
+
+@pytest.mark.parametrize("seed", range(5, CASES, 8))
+def test_the_fastest_in_a_share_of_the_memory(seed):
+    """The fastest of all in a share of the memory, if it takes no more than twice as long as the best that fits."""
+    model, machine, batch, stack, memory, steps = case_of(seed)
+    share = random.Random(seed).uniform(0.6, 0.95)
+    search = searched(model, machine, batch, stack)
+    best_s = best_of(steps, memory)
+    both = search.projected | search.within(share)
+    priced_s = best_of({way: step for way, (_, step) in both.items()}, share * memory)
+    fastest_s = best_of(steps, share * memory)
+    if fastest_s is not None and fastest_s < MOST_TIMES * best_s:
+        assert priced_s == pytest.approx(fastest_s, rel=1e-12)
 
 
 @pytest.mark.parametrize("seed", range(0, CASES, 10))

@@ -133,6 +133,7 @@ def test_a_decision_of_the_first_version_is_read(tmp_path):
     saved, again = json.loads(FIRST.read_text()), json.loads(msgspec.json.encode(decision))
     candidates = zip(saved.pop("candidates"), again.pop("candidates"), strict=True)
     assert [again.pop(added) for added in ("band", "memory_risk", "anchor")] == [None] * 3
+    assert again.pop("memory_margin") == 1
     assert again["model"].pop("optimizer") == "none"
     assert again == saved
     assert all(candidate.items() <= read.items() for candidate, read in candidates)

@@ -40,5 +40,5 @@ def test_a_rank_loads_nothing_that_plans_or_verifies(ranks, tmp_path):
     assert done.returncode == 0, done.stderr
     modules = path.with_suffix(".modules").read_text().split()
     assert "executor.worker" in modules
-    rooms = (*(f"planner.{room}" for room in ABSENT), "executor.verification", "simulator", "scipy", "sklearn", "torch")
+    rooms = (*(f"planner.{room}" for room in ABSENT), "operator_verification", "simulator", "scipy", "sklearn", "torch")
     assert [module for module in modules if f"{module}.".startswith(tuple(f"{room}." for room in rooms))] == []

@@ -4,10 +4,11 @@ import numpy as np
 import pytest
 
 pytest.importorskip("torch")
+from operator_verification import CheckOptions, check_operator
+
 from executor.kernels import KERNELS, KernelCall
 from executor.torch import attention, weight_updates
 from executor.torch.kernels import KERNEL_SET, TORCH_KERNELS
-from executor.verification import CheckOptions, check_operator
 
 OPTIONS = CheckOptions(cases=4, kinds=("kernel", "split"), kernels=KERNEL_SET.kernels)
 

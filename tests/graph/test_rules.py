@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from operator_verification import CheckOptions, check_operator
+from operator_verification.cases import CASES
 
-from executor.verification import CheckOptions, check_operator
-from executor.verification.cases import CASES
 from planner.errors import GraphError
 from planner.graph import GraphBuilder, Init
 from planner.graph.autodiff import gradients

@@ -1,11 +1,11 @@
 """Apply a kernel to whole operands."""
 
 import numpy as np
+from operator_verification.application import Application, run_whole
 
 import tdl
 from executor.cases import Case
 from executor.kernels import KERNELS
-from executor.verification.application import Application, run_whole
 
 
 def apply(name, *operands, **attributes):

@@ -3,11 +3,11 @@
 import importlib
 
 import pytest
+from operator_verification import CheckOptions, check_operator
+from operator_verification.cases import CASES
 
 import tdl
 from executor.kernels import KERNELS, convolution
-from executor.verification import CheckOptions, check_operator
-from executor.verification.cases import CASES
 from planner.graph.opaque_ops import OPERATORS
 from planner.program import workspace
 from tdl.catalog import loss, pointwise

@@ -195,12 +195,6 @@ def test_the_simulator_reaches_into_no_other_object():
     assert [f"{module}:{node.lineno}: {ast.unparse(node)}" for module, node in others] == []
 
 
-@pytest.mark.parametrize(("package", "top"), [("executor", "verification")])
-def test_what_stands_on_top_is_imported_by_nothing_below(package, top):
-    below = [module for module in PRODUCT if module.startswith(f"{package}.") and top not in module]
-    assert [m for m in below if any(is_within(used, f"{package}.{top}") for used, _ in imports(trees()[m]))] == []
-
-
 def test_no_import_cycles():
     assert find_cycle(edges({name: trees()[name] for name in PRODUCT})) == []
 

@@ -45,6 +45,18 @@ def test_planning_needs_no_extra(tmp_path):
     assert (tmp_path / "plan.json").exists()
 
 
+WITHOUT_PACKAGES = """import importlib.metadata
+importlib.metadata.entry_points = lambda **_: ()
+from tensor_partitioner.__main__ import main
+main(["operators", "check", "relu", "--cases", "1"])"""
+
+
+def test_the_package_that_verifies_operators_is_named(tmp_path):
+    done = python(WITHOUT_PACKAGES, tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.splitlines()[-1].endswith("pip install extras/verification")
+
+
 @pytest.mark.parametrize(
     ("line", "package"),
     [

@@ -179,7 +179,7 @@ def test_attention_however_it_is_written():
 
 def named(trait):
     """Operators of the catalog with a trait, for operands that are drawn."""
-    cases = pytest.importorskip("executor.verification.cases").CASES
+    cases = pytest.importorskip("operator_verification.cases").CASES
     draw, names = pytest.importorskip("executor.cases").Draw, set()
     for name, generate in cases.items():
         random = pytest.importorskip("numpy").random.default_rng(list(name.encode()))

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from operator_verification.cases import CASES
 
 import tdl
 from executor.cases import Draw
-from executor.verification.cases import CASES
 from tdl import analysis
 from tests.tdl.reshaping import reshape_attributes
 

@@ -4,10 +4,10 @@ from inspect import signature
 
 import numpy as np
 import pytest
+from operator_verification.cases import CASES
 
 import tdl
 from executor.cases import Draw
-from executor.verification.cases import CASES
 from planner.graph.opaque_ops import CALL, GRADIENT
 
 torch = pytest.importorskip("torch")

@@ -7,11 +7,11 @@ from math import prod
 from types import SimpleNamespace
 
 import numpy as np
+from operator_verification.application import Application
+from operator_verification.splits import uncovered
 
 import tdl
 from executor.cases import Case
-from executor.verification.application import Application
-from executor.verification.splits import uncovered
 from tdl import REDUCERS, Affine, Digits, Max, Min, Prod, Sum, maximum, pad, where
 
 DESCRIPTIONS = 2500

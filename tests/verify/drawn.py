@@ -17,10 +17,10 @@ from zlib import crc32
 import numpy as np
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
+from operator_verification.application import Application, Check
 
 from executor.cases import Case, Draw, Generate
 from executor.kernels import Kernel
-from executor.verification.application import Application, Check
 from tdl import Description, Operator
 
 LEAST = 50

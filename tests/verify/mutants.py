@@ -11,12 +11,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from operator_verification import CheckOptions, check_operator
+from operator_verification.cases import CASES
 
 import tdl
 from executor.cases import Draw
 from executor.kernels import KERNELS
-from executor.verification import CheckOptions, check_operator
-from executor.verification.cases import CASES
 from planner.graph.ir import Node
 from planner.graph.rules import RULES, level
 from tdl.expr import Coordinate, Element, walk

@@ -4,13 +4,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from operator_verification import KINDS, CheckOptions, check_operator
+from operator_verification.application import difference
+from operator_verification.cases import CASES
 
 import tdl
 from executor.cases import Case
 from executor.kernels import KERNELS
-from executor.verification import KINDS, CheckOptions, check_operator
-from executor.verification.application import difference
-from executor.verification.cases import CASES
 from planner.graph.rules import RULES
 
 

@@ -8,10 +8,9 @@ import sys
 import pytest
 
 import tdl
-from executor.cases import REGISTERED
+from executor.cases import REGISTERED, generators
 from executor.extensions import cases, data_set, kernel, transport
 from executor.kernels import KERNELS
-from executor.verification.cases import generators
 from planner import extensions
 from planner.errors import GraphError
 from planner.extensions import gradient, load_file

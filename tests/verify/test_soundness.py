@@ -8,12 +8,12 @@ from itertools import islice
 
 import numpy as np
 import pytest
+from operator_verification.cases import CASES
+from operator_verification.splits import meaning_checks, variable_checks
 
 import tdl
 from executor.cases import Draw
 from executor.kernels import KERNELS
-from executor.verification.cases import CASES
-from executor.verification.splits import meaning_checks, variable_checks
 from tests.verify.drawn import LEAST, split_on_enough
 
 NAMES = sorted(set(tdl.catalog) & set(CASES) & set(KERNELS))

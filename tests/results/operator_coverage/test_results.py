@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 
-from executor.verification.cases import CASES
+from operator_verification.cases import CASES
+
 from results.experiment import read_data
 from results.operator_coverage import facts
 from results.operator_coverage.operators import OPERATORS

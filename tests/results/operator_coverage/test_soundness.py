@@ -6,10 +6,10 @@ results are concatenated or combined, and what a part reads is within its halo.
 
 import numpy as np
 import pytest
+from operator_verification.application import PartError
+from operator_verification.splits import meaning_checks
 
 from executor.cases import Draw
-from executor.verification.application import PartError
-from executor.verification.splits import meaning_checks
 from results.operator_coverage.operators import OPERATORS
 from tests.results.operator_coverage import cases, cases_images
 from tests.verify.drawn import LEAST, applied, split_on_enough

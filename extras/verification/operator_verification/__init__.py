@@ -17,10 +17,10 @@ from types import ModuleType
 import numpy as np
 
 import tdl
-from executor.cases import Case, Draw, Generate, draw_case
+from executor.cases import Case, Draw, Generate, draw_case, generators
 from executor.kernels import KERNELS, Kernel
 from executor.kernels.call import OutputError
-from executor.verification.application import (
+from operator_verification.application import (
     Application,
     Check,
     PartError,
@@ -29,9 +29,8 @@ from executor.verification.application import (
     shape_checks,
     whole_number_checks,
 )
-from executor.verification.cases import generators
-from executor.verification.gradients import gradient_checks
-from executor.verification.splits import split_checks, strategy_checks
+from operator_verification.gradients import gradient_checks
+from operator_verification.splits import split_checks, strategy_checks
 from planner.errors import GraphError
 from planner.graph.rules import RULES, Rule
 

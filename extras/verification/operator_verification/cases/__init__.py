@@ -6,12 +6,11 @@ from functools import partial
 
 import numpy as np
 
-import tdl
-from executor.cases import REGISTERED, Case, Draw, Generate, binary, positive_shape, same_shape
-from executor.verification.cases import attention, pointwise, reduction, shape, windows
+from executor.cases import Case, Draw, Generate, binary, positive_shape, same_shape
+from operator_verification.cases import attention, pointwise, reduction, shape, windows
 from planner.graph.ir import FLOATING, Value
 
-__all__ = ["CASES", "generators"]
+__all__ = ["CASES"]
 
 
 def _adam(draw: Draw, **more: Value) -> Case:
@@ -81,10 +80,3 @@ CASES: dict[str, Generate] = {
     "einsum": _einsum,
 }
 """Generators of cases, by operator. An operator without one cannot be verified."""
-
-
-def generators() -> dict[str, Generate]:
-    """Return the generators of all operators, including users'. Raises TDLError if a user's replaces the catalog's."""
-    if clashes := CASES.keys() & REGISTERED.keys():
-        raise tdl.TDLError(f"{min(clashes)}: name clash: the operator already has a generator of cases")
-    return CASES | REGISTERED

@@ -18,7 +18,7 @@ import numpy as np
 
 import tdl
 from executor.cases import Array, Case, Draw
-from executor.verification.application import Application, Check
+from operator_verification.application import Application, Check
 from planner.graph.build import ONES, ZEROS, GraphBuilder
 from planner.graph.ir import FLOATING, Init, Node, Value
 from planner.graph.rules import Backward, Gradient, Gradients, Rule, apply_rule

@@ -21,7 +21,7 @@ import tdl
 from executor.backend import asnumpy
 from executor.cases import Array, Draw
 from executor.values import indices
-from executor.verification.application import EXACT, Application, Check, PartError, blank, compared, difference
+from operator_verification.application import EXACT, Application, Check, PartError, blank, compared, difference
 from planner.errors import PlanError
 from planner.layout import EVERYWHERE, Production, Region, Signature, Strategy, Ways, eligible, local_shape, needed
 from planner.layout import production as produce
