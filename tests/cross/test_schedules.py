@@ -126,7 +126,7 @@ def test_stages_that_need_each_other_both_ways():
     name, behind = next((n, layout) for n, layout in plan.layouts.items() if layout == (At(2),) and "relu" in n)
     wrong = replace(plan, layouts=plan.layouts | {name: (At(0),)})
     assert behind != wrong.layouts[name]
-    with pytest.raises(PlanError, match=rf"stages wait for each other .*  {name} from \d to 0 \(forward\)"):
+    with pytest.raises(PlanError, match=rf"stages wait for each other .* {name} from \d to 0 \(forward\)"):
         lower(wrong)
 
 

@@ -101,7 +101,7 @@ links: [{ends: [a, b], bandwidth_bytes_per_s: 1.0e9, direction: each, latency_s:
     large, little = planner.lower(plan).workers
     assert large.arena_bytes <= 2 * small
     assert little.arena_bytes <= small
-    with pytest.raises(planner.PlanError, match="memory devices: expected a machine"):
+    with pytest.raises(planner.PlanError, match="memory devices: needs a machine"):
         planner.plan(graph, 2, memory="devices")
 
 

@@ -221,7 +221,7 @@ def test_torchrun_takes_its_lines():
 
 
 REFUSED = [
-    ("megatron", "mlp-2-16", "dp=4", (), "mlp-2-16 is none"),
+    ("megatron", "mlp-2-16", "dp=4", (), "which mlp-2-16 is not"),
     ("megatron", "bloom-176b", "tp=4,dp=2", (), "ALiBi"),
     ("megatron", "gpt2", "pp=4,dp=2,micro-batch=1,schedule=gpipe", (), "run 1f1b or interleaved, not gpipe"),
     ("megatron", "gpt2", "pp=2,micro-batch=1,schedule=zero-bubble", (), "not zero-bubble"),
@@ -229,7 +229,7 @@ REFUSED = [
     ("megatron", "gpt2", "dp=2", ("rmsprop",), "no optimizer rmsprop"),
     ("torchtitan", "mlp-2-16", "dp=4,zero=3", (), "only models of token sequences"),
     ("torchtitan", "gpt2", "tp=2,dp=2,zero=3", (), "add sp"),
-    ("torchtitan", "gpt2", "dp=8,zero=1", (), "say zero=2"),
+    ("torchtitan", "gpt2", "dp=8,zero=1", (), "set zero=2"),
     ("torchtitan", "gpt2", "tp=2,sp,dp=2", (), "not combine replicas with tp=2: set zero=3"),
     ("torchtitan", "gpt2", "pp=2,micro-batch=1,schedule=zero-bubble", (), "not zero-bubble"),
     ("deepspeed", "gpt2", "cp=2,dp=2", (), "Ulysses"),

@@ -132,7 +132,7 @@ def test_the_norm_is_that_of_all_gradients_together():
     for name in own:
         x = b.apply("mm", x, b.weight(name, (WIDTH, WIDTH), Init("uniform", 1.0)), name=f"{name}.mm")
     loss = b.apply("sum", x, name="loss", dims=(0, 1))
-    with pytest.raises(GraphError, match="expected one clip_norm and one clip_value for all weights"):
+    with pytest.raises(GraphError, match="all weights must have the same clip_norm and clip_value"):
         training_graph(b, {"loss": loss}, own)
 
 

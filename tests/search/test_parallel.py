@@ -275,7 +275,7 @@ def test_what_cannot_be_read(text, message):
 
 
 def test_a_plan_has_several_workers():
-    with pytest.raises(PlanError, match="a degree from 2"):
+    with pytest.raises(PlanError, match="a degree of at least 2"):
         planner.plan(model("mlp-4-24"), parallel="dp=1")
 
 
