@@ -227,8 +227,8 @@ def _locked(folder: Path) -> TextIO:
     with named_errors(folder / LOCK):
         file = (folder / LOCK).open("a+")
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except (BlockingIOError, PermissionError) as error:  # lockf raises either
             file.seek(0)
             raise CheckpointError(
                 f"{folder}: another job writes checkpoints here, {file.read().strip()}: wait for its end, or name "
