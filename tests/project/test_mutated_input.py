@@ -11,8 +11,8 @@ from results.mutants.watch import CONTROLS, DETECTORS, controls
 COUNT, SEED = 1000, 0
 NAMES = (
     "plan", "graph", "topology", "report", "decision", "profile", "Nsight export", "pins", "language model",
-    "Megatron script", "torchtitan", "DeepSpeed", "Accelerate", "scoreboard", "nvidia-smi", "NCCL", "hwloc", "data", "weights",
-    "safetensors", "manifest",
+    "Megatron script", "torchtitan", "DeepSpeed", "Accelerate", "scoreboard", "nvidia-smi", "NCCL", "hwloc", "data",
+    "weights", "safetensors", "manifest",
 )  # fmt: skip
 
 
