@@ -32,7 +32,7 @@ def install(fault: str, moment: str, rank: int, folder: str) -> None:
     if place is None or place[1] != rank:
         return
     here = Path(folder)
-    act = ACTIONS.get(fault, _await)
+    act: Callable[..., None] = ACTIONS.get(fault, _await)
 
     def come(*arguments: Any) -> None:
         (here / REACHED).touch()

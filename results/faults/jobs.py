@@ -73,11 +73,11 @@ def prepare(folder: Path, ranks: int) -> Path:
         (folder / place).mkdir(exist_ok=True)
         random = np.random.default_rng(data_seed)
         samples = {t.name: random.integers(0, 2, (4 * t.shape[0], *t.shape[1:])) for t in data_tensors(plan.graph)}
-        np.savez(folder / place / "data.npz", **samples)
+        np.savez(folder / place / "data.npz", **samples)  # type: ignore[arg-type]  # names are inputs
         random = np.random.default_rng(weights_seed)
         entries = entries_of(plan.graph)
         weights = {name: (0.1 * random.random(entry.shape)).astype(entry.dtype) for name, entry in entries.items()}
-        np.savez(folder / place / "weights.npz", **weights)
+        np.savez(folder / place / "weights.npz", **weights)  # type: ignore[arg-type]
     return path
 
 
