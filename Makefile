@@ -8,6 +8,7 @@ MPIRUN = $(shell command -v mpirun || echo $(BIN)/mpirun)
 DEMO := build/demo
 COMMA := ,
 PARALLEL := -rs -n auto --maxprocesses 8 --dist loadfile --no-loadscope-reorder
+TOOLS := build/tools
 # An MPI of the machine is preferred; without one, PyPI's MPICH goes into .venv.
 EXTRAS = dev$(if $(shell command -v mpirun),,$(COMMA)mpich)
 
@@ -23,10 +24,12 @@ export PRTE_MCA_rmaps_default_mapping_policy := :oversubscribe
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_ROOT_USER_ACTION := ignore
 
-.PHONY: help install demo test test-sample test-all results docs lint types gpu-check clean
+.PHONY: help install lock sbom demo test test-sample test-all results docs lint types gpu-check clean
 
 help:
 	@echo "make install    create .venv and install the project with its tools into it"
+	@echo "make lock       write requirements.lock: the versions that install takes, with hashes"
+	@echo "make sbom       write build/sbom.cdx.json: what is installed, as CycloneDX"
 	@echo "make demo       plan a small wide ResNet for 8 workers, calibrate this machine, simulate, train, compare"
 	@echo "make test       what a change may break, in minutes; make test-sample: two cases of every slow test, too"
 	@echo "make test-all   every test that needs no GPU"
@@ -38,11 +41,22 @@ help:
 
 install: $(STAMP)
 
-$(STAMP): pyproject.toml
+$(STAMP): pyproject.toml requirements.lock
 	@$(PYTHON) -c 'import sys; sys.exit("python3 >= 3.11 is needed, found " + sys.version.split()[0] if sys.version_info < (3, 11) else 0)'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	if grep -q "with Python $$($(BIN)/python -c 'import sys; print("{}.{}".format(*sys.version_info))')$$" requirements.lock; then $(BIN)/python -m pip install --quiet --require-hashes --requirement requirements.lock; fi
 	$(BIN)/python -m pip install --quiet --editable '.[$(EXTRAS)]' --editable extras/infragraph --editable extras/hwloc --editable extras/chakra --editable extras/rare_operators --editable extras/verification
 	touch $(STAMP)
+
+lock:
+	$(PYTHON) -m venv $(TOOLS)
+	$(TOOLS)/bin/python -m pip install --quiet 'pip-tools>=7,<8'
+	CUSTOM_COMPILE_COMMAND='make lock' $(TOOLS)/bin/pip-compile --quiet --extra dev --strip-extras --generate-hashes --no-emit-index-url --no-emit-find-links --no-allow-unsafe --unsafe-package tensor-partitioner --output-file requirements.lock pyproject.toml
+
+sbom: install
+	$(PYTHON) -m venv $(TOOLS)
+	$(TOOLS)/bin/python -m pip install --quiet 'cyclonedx-bom>=7,<8'
+	$(TOOLS)/bin/cyclonedx-py environment --pyproject pyproject.toml --output-reproducible --output-file build/sbom.cdx.json $(BIN)/python
 
 demo: install
 	@mkdir -p $(DEMO)

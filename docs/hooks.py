@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
 
 if TYPE_CHECKING:
@@ -14,6 +15,14 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parents[1]
 BESIDE = ("results/*/README.md", "results/*/*.svg", "results/*/*.png", "examples/*.py", "examples/*.json")
+LOADS = re.compile(
+    r"<(?:script|img|iframe|source|video|audio|embed|object)\b[^>]*?\b(?:src|data)=[\"']?(?:https?:)?//[^>]*>"
+    r"|<link\b(?=[^>]*\brel=[\"']?(?:stylesheet|icon|preload|preconnect|modulepreload|prefetch))"
+    r"[^>]*?\bhref=[\"']?(?:https?:)?//[^>]*>"
+    r"|@import\s*(?:url\()?[\"']?(?:https?:)?//[^;]*;?|url\([\"']?(?:https?:)?//[^)]*\)"
+)
+"""What a browser loads from elsewhere when it shows a page."""
+
 FOLDER = re.compile(r"\]\((?:\.\./)*((?:results|examples)/[^)]*)\)")
 
 
@@ -23,6 +32,13 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         for path in sorted(ROOT.glob(pattern)):
             files.append(File(path.relative_to(ROOT).as_posix(), str(ROOT), config.site_dir, use_directory_urls=False))
     return files
+
+
+def on_post_page(output: str, page: Page, config: MkDocsConfig) -> str:
+    """Return a page as it is; PluginError where it loads anything from elsewhere."""
+    if elsewhere := LOADS.search(output):
+        raise PluginError(f"{page.file.src_uri}: expected what lies in the site, found {elsewhere[0]}")
+    return output
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:

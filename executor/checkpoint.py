@@ -6,6 +6,7 @@ folder gets its name when it is complete.
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import re
@@ -14,7 +15,7 @@ from collections import ChainMap
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import msgspec
 
@@ -23,13 +24,14 @@ from executor.training import Trainer
 from executor.weights.files import Safetensors
 from executor.weights.saving import write_tensors
 from planner.errors import InputError
-from planner.files import format_of, write_json
+from planner.files import format_of, named_errors, write_json
 from planner.graph.graph_json import to_data
 from planner.graph.ir import Entry, Graph, Tensor
 from planner.plans.plan import Plan
 
 FORMAT = "checkpoint/2"
 MANIFEST = "manifest.json"
+LOCK = ".lock"
 TENSORS = "tensors.safetensors"
 _NAME = re.compile(r"step-(\d{8,})")
 
@@ -184,10 +186,12 @@ class Checkpoint:
 class Saver:
     """Writes the checkpoints of a training to a folder. `data` identifies the data set; `schedule` is text.
 
-    All ranks must see the folder.
+    All ranks must see the folder. It is locked as long as this object exists; if another job has locked it, all ranks
+    raise SharedError.
     """
 
     def __init__(self, folder: Path, trainer: Trainer, data: str, schedule: str) -> None:
+        self._lock = on_first_rank(trainer.cluster, lambda: _locked(folder))
         plan = trainer.programs.plan
         self._folder = folder
         self._trainer = trainer
@@ -221,6 +225,26 @@ class Saver:
         _settle(self._folder)
         for old in checkpoints(self._folder)[:-KEPT]:
             shutil.rmtree(old)
+
+
+def _locked(folder: Path) -> TextIO:
+    """Return the open file by which a folder, made if need be, is locked; the system frees the lock of a killed job."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with named_errors(folder / LOCK):
+        file = (folder / LOCK).open("a+")
+        try:
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except (BlockingIOError, PermissionError) as error:  # lockf raises either
+            file.seek(0)
+            raise CheckpointError(
+                f"{folder}: another job writes checkpoints here, {file.read().strip()}: wait for its end, or name "
+                "another folder"
+            ) from error
+        except OSError:
+            pass  # a file system without locks
+        file.truncate(0)
+        print(f"process {os.getpid()} on {os.uname().nodename}", file=file, flush=True)
+    return file
 
 
 def _make_empty(hidden: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from pathlib import Path
 from executor.schedules import LEARNING_RATE, Schedule
 from executor.training import Score
 from planner.errors import InputError
+from planner.failures import describe_failure
 from planner.files import named_errors, write_file
 from planner.graph.facts import amounts
 from planner.graph.ir import Graph
@@ -87,8 +89,14 @@ class Log:
             **{f"{name}_per_s": amount * speed for name, amount in self._amounts.items()},
         }
         record = Record(done, self._steps.stop, done / self._steps_per_epoch, scalars, left_s)
-        for sink in self.sinks:
-            sink(record)
+        for sink in [*self.sinks]:
+            try:
+                sink(record)
+            except BrokenPipeError:
+                raise  # the reader left: the job ends without a word
+            except OSError as error:
+                self.sinks.remove(sink)
+                print(f"warning: {describe_failure(error)[0]}: no more is logged there", file=sys.stderr, flush=True)
 
     def _learning_rates(self, step: int) -> dict[str, float]:
         factor = self._schedule.at(step)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import TypeVar, cast
 
 import numpy as np
@@ -26,17 +25,15 @@ from executor.transport.point_to_point import PointToPoint, doze, host_place, wa
 from executor.transport.shared import Shared, shared_arena
 from executor.values import ArrayModule
 
-TRANSPORTS: Mapping[str, TransportSpec] = MappingProxyType(
-    {
-        "shared": TransportSpec(shared_arena, Shared),
-        "ipc": TransportSpec(ipc_arena, ipc),
-        "nccl": TransportSpec(plain_arena, Nccl),
-        "p2p": TransportSpec(plain_arena, PointToPoint),
-    }
-)
+TRANSPORTS: Mapping[str, TransportSpec] = {
+    "shared": TransportSpec(shared_arena, Shared),
+    "ipc": TransportSpec(ipc_arena, ipc),
+    "nccl": TransportSpec(plain_arena, Nccl),
+    "p2p": TransportSpec(plain_arena, PointToPoint),
+}
 """Transports by name."""
 
-BEST_FIRST: Mapping[str, tuple[str, ...]] = MappingProxyType({"numpy": ("shared",), "cupy": ("nccl", "ipc")})
+BEST_FIRST: Mapping[str, tuple[str, ...]] = {"numpy": ("shared",), "cupy": ("nccl", "ipc")}
 """Transports that "auto" tries, by array module, before "p2p", which always works."""
 
 WITHIN_HOST = ("shared", "ipc")
@@ -80,9 +77,8 @@ def _shared_obstacle(xp: ArrayModule, comm: MPI.Intracomm) -> str | None:
     return first_reason(comm, reason) or counters_obstacle(comm)
 
 
-OBSTACLES: Mapping[str, Callable[[ArrayModule, MPI.Intracomm], str | None]] = MappingProxyType(
-    {"shared": _shared_obstacle, "ipc": ipc_obstacle, "nccl": nccl_obstacle}
-)
+Obstacle = Callable[[ArrayModule, MPI.Intracomm], str | None]
+OBSTACLES: Mapping[str, Obstacle] = {"shared": _shared_obstacle, "ipc": ipc_obstacle, "nccl": nccl_obstacle}
 """Functions that say why some rank cannot use a transport, or return None (collective)."""
 
 

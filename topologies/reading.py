@@ -49,7 +49,7 @@ def decode_record(text: str, source: str, kind: type[T]) -> T:
         raise TopologyError(f"{source}: expected YAML, found {' '.join(str(error).split())}") from error
     try:
         return msgspec.convert(data, kind)
-    except msgspec.ValidationError as error:
+    except (msgspec.ValidationError, UnicodeEncodeError) as error:
         raise TopologyError(f"{source}: {_located(str(error), data)}") from error
 
 

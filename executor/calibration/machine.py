@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import platform
 import statistics
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from itertools import chain
 from typing import Any, NamedTuple
@@ -16,7 +15,7 @@ from scipy.optimize import nnls
 from executor.calibration.bench import LEAST_SHARE, collective_entries
 from executor.calibration.device import DeviceFigures
 from executor.calibration.hardware import Hardware
-from executor.calibration.timing import Timed
+from executor.calibration.timing import Timed, means
 from topologies import TransferAmounts
 from topologies.schema import (
     FORMAT,
@@ -210,11 +209,8 @@ TRANSFERS = ("send", "post", "fetch", "reduce")
 
 def merged(timings: Sequence[Timed]) -> Timed:
     """Return the timings of several ranks as one: the mean of each task, the fewest rounds, and the largest spread."""
-    seconds: defaultdict[str, list[float]] = defaultdict(list)
-    for name, value in chain.from_iterable(timing.seconds.items() for timing in timings):
-        seconds[name].append(value)
     return Timed(
-        {name: statistics.fmean(values) for name, values in seconds.items()},
+        means(chain.from_iterable(timing.seconds.items() for timing in timings)),
         dict(chain.from_iterable(timing.moved.items() for timing in timings)),
         dict(chain.from_iterable(timing.work.items() for timing in timings)),
         min(timing.rounds for timing in timings),
@@ -245,9 +241,8 @@ def _fitted(samples: Sequence[tuple[TransferAmounts, float]]) -> TransferCost:
 
 def message_line(seconds: Mapping[int, float]) -> tuple[float, float, float]:
     """Return latency (s), bandwidth (bytes/s) and half-bandwidth size (bytes), from the seconds of messages by size."""
-    sizes = sorted(seconds)
-    latency_s = seconds[sizes[0]]
-    largest = sizes[-1]
-    bandwidth = (largest - sizes[0]) / max(seconds[largest] - latency_s, 1e-9)
-    beyond = [seconds[size] - latency_s - size / bandwidth for size in sizes[1:-1]]
+    smallest, *between, largest = sorted(seconds)
+    latency_s = seconds[smallest]
+    bandwidth = (largest - smallest) / max(seconds[largest] - latency_s, 1e-9)
+    beyond = [seconds[size] - latency_s - size / bandwidth for size in between]
     return latency_s, bandwidth, max(0.0, statistics.median(beyond)) * bandwidth

@@ -12,7 +12,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import Any
@@ -68,12 +68,16 @@ def timed(part: RankPrograms, bench: Bench, limit_s: float) -> Timed:
     while _goes_on(cluster, [sum(durations) for durations in rounds], time.perf_counter() - started, limit_s):
         rounds.append(_round(trainer, bench, together=together))
     medians = [statistics.median(column) for column in zip(*rounds, strict=True)]
-    by_name: defaultdict[str, list[float]] = defaultdict(list)
-    for name, seconds in zip(names, medians, strict=True):
-        if name:
-            by_name[name].append(seconds)
-    means = {name: statistics.fmean(durations) for name, durations in by_name.items()}
-    return Timed(means, moved, _work(program, names), len(rounds), spread_of([sum(durations) for durations in rounds]))
+    seconds = means((name, median) for name, median in zip(names, medians, strict=True) if name)
+    return Timed(seconds, moved, _work(program, names), len(rounds), spread_of([sum(row) for row in rounds]))
+
+
+def means(durations: Iterable[tuple[str, float]]) -> dict[str, float]:
+    """Return the mean duration by name."""
+    by_name = defaultdict[str, list[float]](list)
+    for name, seconds in durations:
+        by_name[name].append(seconds)
+    return {name: statistics.fmean(values) for name, values in by_name.items()}
 
 
 def spread_of(values: list[float]) -> float:

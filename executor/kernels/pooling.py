@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from itertools import product
 
 import numpy as np
 
 from executor.kernels.blocks import by_images
-from executor.kernels.call import Kernel, KernelCall, kept_where
+from executor.kernels.call import Array, Kernel, KernelCall, kept_where
 from executor.kernels.window import Framed, Window, local_ranges, windows
 
 
@@ -23,6 +24,16 @@ def _padded(call: KernelCall, fill: float) -> tuple[Framed, list[slice], list[sl
     )
 
 
+def _pooled(combine: Callable[..., Array], image: Array, rows: list[slice], columns: list[slice], out: Array) -> None:
+    """Combine what all taps read of padded images, the rows first."""
+    by_rows = image[:, :, rows[0], :].copy()
+    for row in rows[1:]:
+        combine(by_rows, image[:, :, row, :], out=by_rows)
+    out[...] = by_rows[..., columns[0]]
+    for column in columns[1:]:
+        combine(out, by_rows[..., column], out=out)
+
+
 def max_pool2d_with_indices(call: KernelCall) -> None:
     """Compute each window's maximum, and the offset within the whole window of its first occurrence."""
     xp, (values, indices) = call.xp, call.outputs
@@ -30,12 +41,7 @@ def max_pool2d_with_indices(call: KernelCall) -> None:
     least = xp.iinfo(dtype).min if dtype.kind in "iu" else -math.inf
     framed, rows, columns = _padded(call, least)
     image = framed[:]
-    by_rows = image[:, :, rows[0], :].copy()
-    for row in rows[1:]:
-        xp.maximum(by_rows, image[:, :, row, :], out=by_rows)
-    xp.copyto(values, by_rows[..., columns[0]])
-    for column in columns[1:]:
-        xp.maximum(values, by_rows[..., column], out=values)
+    _pooled(xp.maximum, image, rows, columns, values)
     height, width = call.pair("kernel")
     # In a window of only the least number, padding would look like the maximum.
     inside = framed.is_inside() if xp is not np or (values == least).any() else None
@@ -57,13 +63,7 @@ def avg_pool2d(call: KernelCall) -> None:
     """Compute each window's sum over the size of the whole window, including padding."""
     xp, (out,) = call.xp, call.outputs
     framed, rows, columns = _padded(call, 0)
-    image = framed[:]
-    by_rows = image[:, :, rows[0], :].copy()
-    for row in rows[1:]:
-        by_rows += image[:, :, row, :]
-    xp.copyto(out, by_rows[..., columns[0]])
-    for column in columns[1:]:
-        xp.add(out, by_rows[..., column], out=out)
+    _pooled(xp.add, framed[:], rows, columns, out)
     height, width = call.pair("kernel")
     xp.divide(out, float(height * width), out=out)
 

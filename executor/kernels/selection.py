@@ -73,14 +73,7 @@ def gather_backward(call: KernelCall) -> None:
     (grad, indices), (out,), dim = call.inputs, call.outputs, call.integer("dim")
     xp = call.xp
     inside, rows = _inside(indices, call.ranges[f"i{dim}"])
-    strides = [1] * out.ndim
-    for axis in reversed(range(out.ndim - 1)):
-        strides[axis] = strides[axis + 1] * out.shape[axis + 1]
-    places = rows * strides[dim]
-    for axis in range(out.ndim):
-        if axis != dim:
-            shape = [-1 if other == axis else 1 for other in range(out.ndim)]
-            places = places + (xp.arange(out.shape[axis]) * strides[axis]).reshape(shape)
+    places = xp.take_along_axis(xp.arange(out.size).reshape(out.shape), rows, axis=dim)
     sums = xp.empty(out.size, dtype=out.dtype)
     segment_sums(xp, xp.where(inside, places, -1), grad, sums)
     xp.copyto(out, sums.reshape(out.shape))

@@ -21,7 +21,7 @@ from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import async_save
 
 from executor.agreement import first_not_finite, require_agreement
-from executor.checkpoint import CheckpointError, saved_tensors
+from executor.checkpoint import KEPT, CheckpointError, saved_tensors
 from executor.torch.optimizers import PlannedUpdates
 from executor.torch.tensors import tensor_of
 from executor.training import Trainer
@@ -32,9 +32,6 @@ from planner.layout.region import boxes, coarser, whole
 
 COMPLETE = ".metadata"
 """The file that `torch.distributed.checkpoint` writes last."""
-
-KEPT = 2
-"""Number of complete checkpoints that are kept."""
 
 CLASSES: Mapping[str, Any] = {
     f"{kind.__module__}.{kind.__qualname__}": kind

@@ -58,11 +58,8 @@ class Initial(InMemory):
         self._seed = seed
         self._tensors: dict[str, torch.Tensor] = module.state_dict()
         held = {name for name, entry in entries_of(graph).items() if entry.tensor}
-        self._tensors |= {
-            name: tensor.clone()
-            for name, tensor in self._tensors.items()
-            if name not in held  # used to the end
-        }
+        # Values that no tensor of the graph holds are needed to the end.
+        self._tensors |= {name: tensor.clone() for name, tensor in self._tensors.items() if name not in held}
         self._initialized = lru_cache(1)(self._initialize)
 
     @property

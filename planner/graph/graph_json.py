@@ -156,7 +156,7 @@ def load_graph(file: Path) -> Graph:
 def _convert(data: object, kind: type[T], path: str) -> T:
     try:
         return msgspec.convert(data, kind)
-    except msgspec.ValidationError as error:
+    except (msgspec.ValidationError, UnicodeEncodeError) as error:
         message, _, inner = str(error).partition(" - at `")
         raise GraphError(f"{path}{inner.rstrip('`').removeprefix('$')}: {message[:1].lower()}{message[1:]}") from error
 

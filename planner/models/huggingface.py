@@ -167,7 +167,7 @@ def _llama(config: Configuration) -> llama.LlamaSize:
 def _file(path: Path) -> Configuration:
     try:
         return msgspec.json.decode(path.read_bytes(), type=Configuration)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise GraphError(f"{path}: not a config.json of a language model: {error}") from error
 
 

@@ -43,7 +43,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(json.dumps(data, indent=1, default=str))
     else:
         print("\n\n".join(map(summary, data["sets"])))
-    return 0 if all(scores["expressed"] for scores in data["sets"]) else BAD_INPUT
+    empty = [scores["set"] for scores in data["sets"] if not scores["expressed"]]
+    if empty:
+        print(f"error: {', '.join(empty)}: expected rows that can be expressed, found none", file=sys.stderr)
+    return BAD_INPUT if empty else 0
 
 
 def _parser() -> argparse.ArgumentParser:

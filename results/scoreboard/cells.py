@@ -73,7 +73,7 @@ def read_count(text: str) -> int:
     match = re.fullmatch(r"(\d[\d,_]*(?:\.\d+)?)\s*([kmb]?)", text.strip().lower())
     digits = THOUSANDS.sub("", match[1]) if match else ","
     value = float(digits) * MULTIPLES[match[2]] if match and digits.isascii() and "," not in digits else 0.0
-    if value < 1 or abs(value - round(value)) > 1e-6 * value:
+    if not 1 <= value < math.inf or abs(value - round(value)) > 1e-6 * value:
         raise SetError(f"expected a whole number from 1, found {text!r}")
     return round(value)
 

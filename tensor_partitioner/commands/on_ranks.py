@@ -42,7 +42,7 @@ _OPTIONS = (
     click.option("--kernels", type=click.Choice(["arrays", "torch", AUTO]), help=KERNELS),
     click.option("--tf32", is_flag=True, help="Round the factors of float32 products on GPUs to TF32."),
     click.option("--prefetch", type=click.IntRange(0), default=1, help="Start fetches this many units early."),
-    click.option("--heartbeat", type=click.FloatRange(0), default=8, metavar="SECONDS", help=HEARTBEAT),
+    click.option("--heartbeat", type=click.FloatRange(0), default=7, metavar="SECONDS", help=HEARTBEAT),
     click.option("--threads", type=click.IntRange(1), help="BLAS threads per rank; default: cores per rank."),
 )
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from planner.failures import BAD_INPUT, JOB_FAILED
+from planner.failures import BAD_INPUT, JOB_FAILED, one_line
 from planner.files import check_written
 from tensor_partitioner import display
 from tensor_partitioner.commands.console import WRITTEN, CommandGroup, command_errors, stdout
@@ -76,7 +76,7 @@ def check(context: click.Context, machines: tuple[str, ...]) -> None:
             try:
                 topology = load_topology(machine)
             except TopologyError as error:
-                click.echo(f"error: {display.printable(str(error))}", err=True)
+                click.echo(f"error: {one_line(str(error))}", err=True)
                 worst = BAD_INPUT
                 continue
         for doubt in doubts:

@@ -11,11 +11,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file
 
 from executor.data import data_tensors
 from executor.process.environment import foreign_launcher
 from executor.process.guard import await_reader, killed_by
 from planner.graph.entries import entries_of
+from planner.plans.plan import single_worker
+from planner.plans.plan_json import plan_from_file
 from planner.report.schema import read_reports
 from tests.cross.cases import Case
 from tests.launcher import IMPLEMENTATIONS, LEAVE
@@ -227,6 +230,43 @@ def test_a_disk_that_is_full(mpi, plan, tmp_path, option):
     done = run(mpi, "-n", "2", *EXECUTE, plan, "--steps", "200", option, written, around=(*around, *after))
     assert one_line(mpi, done) == f"error: {written}: No space left on device"
     assert (done.returncode, listed.read_text()) == (2, "")
+
+
+def test_a_log_on_a_full_disk_does_not_end_training(mpi, plan, tmp_path):
+    log, weights = tmp_path / "disk" / "log.csv", tmp_path / "weights.safetensors"
+    log.parent.mkdir()
+    words = (plan, "--steps", "200", "--log-to", log, "--save-weights", weights)
+    done = run(mpi, "-n", "2", *EXECUTE, *words, around=mounted(f"mount -t tmpfs -o size=4k none {log.parent}"))
+    warnings = [line for line in done.stderr.splitlines() if line.startswith("warning: ")]
+    assert warnings == [f"warning: {log}: No space left on device: no more is logged there"]
+    assert (done.returncode, errors(done)) == (0, [])
+    assert load_file(weights)
+
+
+def test_an_output_that_is_full_does_not_end_training(plan, tmp_path):
+    alone, weights = tmp_path / "alone.json", tmp_path / "weights.safetensors"
+    single_worker(plan_from_file(plan, plan.read_bytes())).save(alone)
+    words = map(str, (*EXECUTE, alone, "--steps", "5", "--log", "1", "--save-weights", weights))
+    with open("/dev/full", "w") as full:
+        done = subprocess.run([*words], check=False, stdout=full, stderr=subprocess.PIPE, text=True, cwd=ROOT)
+    assert done.stderr.splitlines() == [
+        "warning: standard output: No space left on device: no more is logged there",
+        "error: standard output: No space left on device",
+    ]
+    assert done.returncode == 2
+    assert load_file(weights)
+
+
+def test_an_error_is_shown_where_the_log_is_full(plan, tmp_path):
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    killer = signalled(tmp_path, process="os.getpid()", signal="SIGKILL")
+    words = (plan, *ENDLESS, "--log-to", disk / "log.csv", "--operators", killer)
+    around = mounted(f"mount -t tmpfs -o size=4k none {disk}")
+    done = run(IMPLEMENTATIONS["mpich"](), "-n", "2", *EXECUTE, *words, around=around)
+    assert "log.csv: No space left on device" in done.stderr
+    assert len(errors(done)) == 1
+    assert errors(done)[0].startswith(f"error: rank 1 on {os.uname().nodename}: killed by signal 9")
 
 
 def test_a_reader_that_leaves_does_not_take_the_report_along(plan, tmp_path):

@@ -563,7 +563,14 @@ def test_the_command_lists_what_is_furthest_off_and_what_did_not_end(tmp_path, c
 def test_a_set_of_which_nothing_is_expressed_fails(tmp_path, capsys):
     written(tmp_path, "model,gpu,devices,tp,global_batch,seconds\ngpt2,A100,8,3,64,0.5\n")
     assert command.main([str(tmp_path / "runs.csv")]) == 2
-    assert "1 rows (2): expected devices in multiples of tp 3 x pp 1 x cp 1, found 8" in capsys.readouterr().out
+    printed = capsys.readouterr()
+    assert "1 rows (2): expected devices in multiples of tp 3 x pp 1 x cp 1, found 8" in printed.out
+    assert printed.err == "error: runs: expected rows that can be expressed, found none\n"
+
+
+def test_a_degree_that_is_no_finite_number_is_refused():
+    with pytest.raises(SetError, match="expected a whole number from 1"):
+        read_count("9" * 400)
 
 
 def test_the_command_refuses_in_one_line(tmp_path, capsys):

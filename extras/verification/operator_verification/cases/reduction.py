@@ -63,8 +63,7 @@ def _batch_norm(draw: Draw, operands: str, *, eps: bool = True, counts: bool = F
     """Return operands by letter: "x" images, "g" gradients, "m" means, "v" variances, others per channel."""
     shape = draw.sizes(4, 2, 4)
     known = {letter: draw.array(*shape) for letter in "xg"}
-    values = {"v": Draw.positive}
-    known |= {letter: values.get(letter, Draw.array)(draw, shape[1]) for letter in "mbvwo"}
+    known |= {letter: draw.array(shape[1]) for letter in "mbwo"} | {"v": draw.positive(shape[1])}
     attributes: dict[str, Value] = {"eps": 1e-3} if eps else {}
     attributes |= {"count": known["x"][:, 0].size} if counts else {}
     return Case(tuple(known[letter] for letter in operands), attributes)

@@ -61,10 +61,8 @@ def _select(draw: Draw, *, backward: bool) -> Case:
 
 
 def _slice(draw: Draw, *, backward: bool) -> Case:
-    shape, (length, step, start, skip) = (
-        list(draw.shape()),
-        (draw.size(1, 4), *draw.sizes(1, 1, 3), *draw.sizes(2, 0, 3)),
-    )
+    shape, length = list(draw.shape()), draw.size(1, 4)
+    step, start, skip = draw.size(1, 3), draw.size(0, 3), draw.size(0, 3)
     dim = draw.size(0, len(shape) - 1)
     whole = start + (length - 1) * step + 1 + skip
     attributes: dict[str, Value] = {"dim": dim, "start": start, "step": step}
