@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -64,9 +64,16 @@ def is_composite(operator: OpOverload) -> bool:
     return operator.has_kernel_for_dispatch_key(torch._C.DispatchKey.CompositeImplicitAutograd)
 
 
-def fake_mode_of(examples: Sequence[object]) -> AbstractContextManager[object]:
-    """Return the mode in which fake tensors were made, if any is among the examples."""
-    return detect_fake_mode(examples) or nullcontext()
+@contextmanager
+def fake_mode_of(examples: Sequence[object]) -> Iterator[None]:
+    """Enter the mode in which fake tensors were made, if any is among the examples.
+
+    Numbers that depend on data, which an operator that runs again makes anew, are for nobody to take.
+    """
+    mode = detect_fake_mode(examples)
+    shapes = None if mode is None else mode.shape_env
+    with mode or nullcontext(), shapes.ignore_fresh_unbacked_symbols() if shapes else nullcontext():
+        yield
 
 
 REGION = _enter_autocast, _exit_autocast
