@@ -13,6 +13,7 @@ from torch._guards import detect_fake_mode
 from torch._ops import OpOverload  # the type of a traced operator
 from torch._subclasses import FakeTensor, FakeTensorMode  # tensors without memory
 from torch._subclasses.complex_tensor import ComplexTensor  # operators on the parts of complex numbers
+from torch._subclasses.fake_tensor import DataDependentOutputException as NoContentError  # what has no memory was read
 from torch.amp.autocast_mode import _enter_autocast, _exit_autocast  # the ends of a region
 from torch.autograd.function import _SingleLevelFunction as FunctionBase  # what calls a torch.autograd.Function
 from torch.fx.experimental.proxy_tensor import PreDispatchTorchFunctionMode
@@ -34,6 +35,7 @@ __all__ = [
     "FakeTensor",
     "FakeTensorMode",
     "FunctionBase",
+    "NoContentError",
     "OpOverload",
     "TorchDispatchMode",
     "content_of",
