@@ -231,7 +231,8 @@ class _Pass:
     def __init__(
         self, trace: TracedModule, known: Known, cuts: Cuts, frozen: frozenset[int], whole: AbstractSet[Node]
     ) -> None:
-        self.trace, self.sources, self.frozen, self.whole = trace, trace.sources, frozen, whole
+        self.trace, self.sources, self.names = trace, trace.sources, trace.names()
+        self.frozen, self.whole = frozen, whole
         self.t = Translation(_dtype_of(trace), cuts, reserved=trace.user_names(), negative=trace.negative)
         self.values: dict[Node, Any] = dict(known)
         self.tied: dict[int, Value] = {}
@@ -300,7 +301,7 @@ class _Pass:
         if key not in self.tied:
             # Zeros and ones, which vectors have by default, would hide errors if no other values are given.
             init = Init("uniform", 1.0 / sqrt(prod(shape[1:]) or 1))
-            self.tied[key] = self.t.weight(self.trace.names()[key], shape, init, frozen=key in self.frozen)
+            self.tied[key] = self.t.weight(self.names[key], shape, init, frozen=key in self.frozen)
         return self.tied[key]
 
     def _converted(self, node: Node) -> Any:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -13,6 +13,7 @@ from torch._guards import detect_fake_mode
 from torch._ops import OpOverload  # the type of a traced operator
 from torch._subclasses import FakeTensor, FakeTensorMode  # tensors without memory
 from torch._subclasses.complex_tensor import ComplexTensor  # operators on the parts of complex numbers
+from torch._subclasses.fake_tensor import DataDependentOutputException as NoContentError  # what has no memory was read
 from torch.amp.autocast_mode import _enter_autocast, _exit_autocast  # the ends of a region
 from torch.autograd.function import _SingleLevelFunction as FunctionBase  # what calls a torch.autograd.Function
 from torch.fx.experimental.proxy_tensor import PreDispatchTorchFunctionMode
@@ -34,6 +35,7 @@ __all__ = [
     "FakeTensor",
     "FakeTensorMode",
     "FunctionBase",
+    "NoContentError",
     "OpOverload",
     "TorchDispatchMode",
     "content_of",
@@ -64,9 +66,16 @@ def is_composite(operator: OpOverload) -> bool:
     return operator.has_kernel_for_dispatch_key(torch._C.DispatchKey.CompositeImplicitAutograd)
 
 
-def fake_mode_of(examples: Sequence[object]) -> AbstractContextManager[object]:
-    """Return the mode in which fake tensors were created, if any is among the examples."""
-    return detect_fake_mode(examples) or nullcontext()
+@contextmanager
+def fake_mode_of(examples: Sequence[object]) -> Iterator[None]:
+    """Enter the mode in which fake tensors were created, if any is among the examples.
+
+    An operator that runs again creates data-dependent numbers again; these are discarded.
+    """
+    mode = detect_fake_mode(examples)
+    shapes = None if mode is None else mode.shape_env
+    with mode or nullcontext(), shapes.ignore_fresh_unbacked_symbols() if shapes else nullcontext():
+        yield
 
 
 REGION = _enter_autocast, _exit_autocast

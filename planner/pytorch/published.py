@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
 from planner.errors import GraphError
+from planner.pytorch.private import NoContentError
 
 Example = tuple[Any, ...]
 
@@ -52,6 +53,8 @@ def _torchvision(name: str, batch: int = 32) -> Example:
 def _named(build: Callable[[str], Any], name: str) -> Any:
     try:
         return build(name)
+    except NoContentError:  # a parameter's, for which it is built again with memory
+        raise
     except (ValueError, RuntimeError) as error:
         raise GraphError(f"{name}: {error}") from error
 

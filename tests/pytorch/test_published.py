@@ -34,10 +34,12 @@ def pooled(channels, classes):
 
 
 def named(name):
-    """Build a module as the packages do, by a name that they know."""
-    if name != "small":
+    """Build a module as the packages do, by a name that they know; one reads a parameter that it has made."""
+    if name not in {"small", "small_that_reads"}:
         raise RuntimeError(f"Unknown model ({name})")
     module = pooled(3, 10)
+    if name == "small_that_reads":
+        module.scale = module[0].weight.sum().item()
     module.default_cfg = {"input_size": (3, 16, 20)}
     return module
 
@@ -62,6 +64,8 @@ def test_a_published_classifier_is_that_of_its_function(package, module, shape, 
         optimizer=planner.Optimizer("adamw", lr=3e-4),
     )
     assert (graph.nodes, graph.tensors, graph.updates) == (expected.nodes, expected.tensors, expected.updates)
+    again = planner.model(f"{package}:small_that_reads", batch=8, optimizer="adamw")
+    assert (again.nodes, again.tensors, again.updates) == (graph.nodes, graph.tensors, graph.updates)
     with pytest.raises(GraphError, match=r"Unknown model \(large\)"):
         planner.model(f"{package}:large")
     with pytest.raises(GraphError, match=f"{package}:small: expected a function with parameters for --width"):

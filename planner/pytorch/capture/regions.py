@@ -25,18 +25,30 @@ def with_casts(module: GraphModule, autocast: torch.autocast) -> None:
 
     Raises GraphError, with the line, for an operator for which neither is possible.
     """
+    known = dict[str, Mapping[int, torch.dtype] | None]()
     for node in list(module.graph.nodes):
         if isinstance(node.target, OpOverload):
-            _cast(module, node, autocast)
+            places = {operand: f"{place} {example(operand)}" for place, operand in enumerate(node.all_input_nodes)}
+            text = f"{node.target} {torch.fx.map_arg((node.args, node.kwargs), places.__getitem__)}"
+            if text not in known:  # layers repeat
+                known[text] = _casts(node, autocast)
+            _cast(module, node, autocast, known[text])
 
 
-def _cast(module: GraphModule, node: Node, autocast: torch.autocast) -> None:
+def _casts(node: Node, autocast: torch.autocast) -> Mapping[int, torch.dtype] | None:
+    """Return what autocast casts operands to, by their place; None for an operator that it casts otherwise."""
     _, inner, without = _run(node, {}, None)
     _, inner_within, within = _run(node, {}, autocast)
     casts = {operand: dtype for operand, dtype in within.items() if without.get(operand) != dtype}
     results, *_ = _run(node, casts, None)
-    if results == dtypes(leaves(example(node))) and inner == inner_within:
-        for operand, dtype in casts.items():
+    if results != dtypes(leaves(example(node))) or inner != inner_within:
+        return None
+    return {node.all_input_nodes.index(operand): dtype for operand, dtype in casts.items()}
+
+
+def _cast(module: GraphModule, node: Node, autocast: torch.autocast, casts: Mapping[int, torch.dtype] | None) -> None:
+    if casts is not None:
+        for operand, dtype in [(node.all_input_nodes[place], dtype) for place, dtype in casts.items()]:
             with module.graph.inserting_before(node):
                 cast = module.graph.call_function(torch.ops.aten.to.dtype, (operand, dtype))
             cast.meta = {**node.meta, "val": example(operand).to(dtype)}
