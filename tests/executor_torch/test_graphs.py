@@ -84,7 +84,7 @@ def test_runs_that_look_do_the_tasks(cupy):
 
 @pytest.mark.parametrize(
     ("optimizer", "library", "reason"),
-    [("sgd", "arrays", "kernels of PyTorch's"), ("adagrad", "torch", "including its optimizers")],
+    [("sgd", "arrays", "expected PyTorch's kernels"), ("adagrad", "torch", "including its optimizers")],
 )
 def test_what_reads_the_host_is_refused(cupy, optimizer, library, reason):
     with pytest.raises(InputError, match=f"--graphs: .*{reason}.*: use --kernels torch"):

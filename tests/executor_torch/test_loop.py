@@ -147,7 +147,7 @@ def test_an_optimizer_of_other_parameters(alone):
         distribute(given.module, plan, torch.optim.AdamW(given.module[0].parameters()))
     given.module[0].requires_grad_(False)
     assert given.optimizer.param_groups[0]["params"][0].requires_grad is False
-    with pytest.raises(planner.PlanError, match=r"found another \(0\.weight, 0\.bias\): plan with this optimizer"):
+    with pytest.raises(planner.PlanError, match=r"they differ in 0\.weight, 0\.bias: plan with this optimizer"):
         distribute(given.module, plan, given.optimizer)
 
 
@@ -504,7 +504,7 @@ def test_what_was_not_planned_is_refused_and_not_left_unread(alone):
     expected = weighed.module(**batch).item()
     assert training.step(batch).item() == pytest.approx(expected, rel=1e-6)
     for surplus in ({"weights": mask}, {"unknown": mask}):
-        with pytest.raises(InputError, match=rf"\(x, y, mask\), found 4, {min(surplus)} among them"):
+        with pytest.raises(InputError, match=rf"\(x, y, mask\), found 4, among them {min(surplus)}"):
             training.step(batch | surplus)
-    with pytest.raises(InputError, match=r"\(x, y, mask\), found 4, target among them"):
+    with pytest.raises(InputError, match=r"\(x, y, mask\), found 4, among them target"):
         training.step(batch, y)

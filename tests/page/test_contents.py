@@ -104,7 +104,7 @@ def test_figures_have_sources():
     assert by_name["launch_latency_s"].source == "assumed"
     assert "nvidia-smi" in by_name["memory_bytes"].source
     assert all(given.source for given in by_name.values() if given.about.startswith("device"))
-    assert by_name["products: depth"].source.startswith("assumed: a tile begins")
+    assert by_name["products: depth"].source.startswith("assumed: a tile starts")
     assert by_name["nvlink4-switch"].source.startswith("assumed")
 
 
