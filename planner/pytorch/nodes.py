@@ -37,6 +37,11 @@ def leaves(result: object) -> list[object]:
     return list(result) if isinstance(result, list | tuple) else [result]
 
 
+def has_gradient(value: object) -> bool:
+    """Return True for a tensor of real or complex numbers, which may have a gradient."""
+    return isinstance(value, torch.Tensor) and (value.is_floating_point() or value.is_complex())
+
+
 def is_random(node: torch.fx.Node) -> bool:
     """Return True for an operator that draws random numbers."""
     return torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())

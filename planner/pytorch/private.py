@@ -17,6 +17,7 @@ from torch._subclasses.fake_tensor import DataDependentOutputException as NoCont
 from torch.amp.autocast_mode import _enter_autocast, _exit_autocast  # the ends of a region
 from torch.autograd.function import _SingleLevelFunction as FunctionBase  # what calls a torch.autograd.Function
 from torch.fx.experimental.proxy_tensor import PreDispatchTorchFunctionMode
+from torch.fx.experimental.symbolic_shapes import _ignore_fresh_unbacked_symbols_tls_context
 from torch.overrides import _get_current_function_mode_stack
 from torch.utils._python_dispatch import (
     TorchDispatchMode,  # sees what makes a tensor from nothing
@@ -72,9 +73,7 @@ def fake_mode_of(examples: Sequence[object]) -> Iterator[None]:
 
     An operator that runs again creates data-dependent numbers again; these are discarded.
     """
-    mode = detect_fake_mode(examples)
-    shapes = None if mode is None else mode.shape_env
-    with mode or nullcontext(), shapes.ignore_fresh_unbacked_symbols() if shapes else nullcontext():
+    with detect_fake_mode(examples) or nullcontext(), _ignore_fresh_unbacked_symbols_tls_context():
         yield
 
 

@@ -76,7 +76,7 @@ class ParallelSpace:
         tp, cp, pp, dp = degrees
         every = KEPT if "recompute" in self.pins else self.recompute
         micro_batches, recompute = self._micro_batches(dp), self._pinned("recompute", every)
-        for ep in self._experts(dp):
+        for ep in self._pinned("ep", divisors(gcd(self.experts, dp))):
             for sp in self._pinned("sp", [False, True][: min(tp, 2)]):
                 within = Parallel(dp=ep, ep=ep, cp=cp, tp=tp, sp=sp)
                 for micro_batch in micro_batches:
@@ -121,9 +121,6 @@ class ParallelSpace:
     def _micro_batches(self, dp: int) -> list[int]:
         return self._pinned("micro_batch", divisors(self.batch // dp))
 
-    def _experts(self, dp: int) -> list[int]:
-        return self._pinned("ep", divisors(gcd(self.experts, dp)))
-
     def _schedules(self, pp: int, count: int) -> tuple[str, ...]:
         every = _schedules(pp, self.blocks // pp if count % pp == 0 else 0)
         if "schedule" not in self.pins:
@@ -151,7 +148,7 @@ def _schedules(pp: int, most_chunks: int) -> tuple[str, ...]:
 
 
 def by_hand(space: ParallelSpace, per_node: int) -> Iterator[list[Parallel]]:
-    """Yield lists of standard strategies: DDP, FSDP, and tensor parallelism within a node.
+    """Yield lists of standard strategies: DDP, FSDP, tensor parallelism within a node, and the fewest pipeline stages.
 
     The latter has as few stages as possible, micro-batches of one sample, and prefers the most chunks. Each list is
     sorted by memory, from least recomputation and largest micro-batch.
@@ -162,9 +159,10 @@ def by_hand(space: ParallelSpace, per_node: int) -> Iterator[list[Parallel]]:
         data = (way for branch in branches for way in space.candidates(branch) if way.zero == zero and way.ep == 1)
         yield sorted(data, key=_by_memory)
     most = max((degrees.tp for degrees in every if degrees.tp <= per_node), default=1)
-    branches = [branch for degrees in every if degrees.tp == most > 1 for branch in space.branches(degrees)]
-    tensor = (way for branch in branches for way in space.candidates(branch) if _is_usual(way))
-    yield sorted(tensor, key=_by_memory)
+    for tp in dict.fromkeys((most, 1)):
+        divided = [degrees for degrees in every if degrees.tp == tp and degrees.dp < space.devices]
+        ways = (way for degrees in divided for branch in space.branches(degrees) for way in space.candidates(branch))
+        yield sorted(filter(_is_usual, ways), key=_by_memory)
 
 
 def _by_memory(way: Parallel) -> tuple[int, int, int, int]:

@@ -283,13 +283,14 @@ def test_a_graph_of_micro_batches_is_decided_for_all_its_samples() -> None:
     ("name", "machine", "batch"), [("gpt2", "hgx-h100", 64), ("llama-2-70b", "hgx-h100-nodes-8", 256)]
 )
 def test_what_people_would_do_anyway_is_projected_whatever_the_budget(name, machine, batch):
-    """DDP and FSDP by their largest micro-batch that fits, and tensor parallelism in a node with stages as needed."""
+    """DDP and FSDP by their largest micro-batch that fits, tensor parallelism in a node, and as few stages as fit."""
     decision = decide(name, machine, batch=batch, budget_s=1e-3)
     ways = [Parallel.read(row.name) for row in decision.candidates if row.parallel]
     fitting = [Parallel.read(row.name) for row in decision.candidates if row.fits]
     whole = cluster(machine)
     assert {0, 3} <= {way.zero for way in ways if way.dp == whole.devices}
     (node,) = (way for way in fitting if way.tp == whole.per_node)
+    assert any(way.pp > 1 and way.tp == 1 for way in ways)
     if name == "gpt2":
         assert {(way.zero, way.micro_batch) for way in fitting if way.dp == whole.devices} == {(0, 8), (3, 8)}
         assert node.pp == 1

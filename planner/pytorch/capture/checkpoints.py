@@ -22,7 +22,7 @@ from torch.fx import Graph, Node
 from planner.errors import GraphError
 from planner.pytorch.capture.export_errors import users_line
 from planner.pytorch.capture.functionalization import changes_first
-from planner.pytorch.capture.regions import UNTRACKED
+from planner.pytorch.capture.regions import UNTRACKED, detach
 from planner.pytorch.nodes import example, leaves, packet, where
 from planner.pytorch.private import CheckpointHook
 
@@ -52,13 +52,12 @@ def leaves_of_their_own(
 
 def _leaf(graph: Graph, source: Node, content: Node) -> Node:
     """Let readers of a parameter's last content read a leaf instead, and readers of the parameter a detached tensor."""
-    with graph.inserting_before(source.next):
-        detached = graph.call_function(torch.ops.aten.detach.default, (source,))
+    detached = detach(source.next, source)
     source.replace_all_uses_with(detached, delete_user_cb=lambda user: user is not detached)
     with graph.inserting_before(content.next):
         leaf = graph.call_function(torch.ops.planner.changed.default, (source, content))
     content.replace_all_uses_with(leaf, delete_user_cb=lambda user: user is not leaf)
-    detached.meta, leaf.meta = dict(source.meta), {**content.meta, "val": example(source), UNTRACKED: False}
+    leaf.meta = {**content.meta, "val": example(source), UNTRACKED: False}
     return leaf
 
 

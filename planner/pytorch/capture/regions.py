@@ -15,9 +15,9 @@ from torch.overrides import TorchFunctionMode
 
 from planner.errors import GraphError
 from planner.pytorch.capture.functionalization import changes_first
-from planner.pytorch.nodes import example, leaves, line_of, where
+from planner.pytorch.nodes import example, has_gradient, leaves, line_of, where
 from planner.pytorch.private import REGION, OpOverload, TorchDispatchMode, exporting_modes, fake_mode_of
-from planner.pytorch.translate.decompositions import decompose, dtypes
+from planner.pytorch.translate.decompositions import decompose, dtypes, inserted
 
 
 def with_casts(module: GraphModule, autocast: torch.autocast) -> None:
@@ -158,9 +158,9 @@ def _inline(module: GraphModule, node: Node, name: str, autocast: torch.autocast
         inner.meta[UNTRACKED] = inner.meta.get(UNTRACKED) or not is_tracked
         if not is_tracked and changes_first(inner):
             _detach_written(inner)
-    results = _copied(module, node, region, operands)
+    results: list[Any] = leaves(inserted(module, node, region, operands))
     if not is_tracked:
-        results = [_detached(module, node, x, operands) if isinstance(example(x), torch.Tensor) else x for x in results]
+        results = [_detached(node, x, operands) if isinstance(example(x), torch.Tensor) else x for x in results]
     for user in list(node.users):
         if user.target is not operator.getitem:
             raise GraphError(f"{where(user)}: uses all results of a region of {name} at once")
@@ -172,42 +172,24 @@ def _inline(module: GraphModule, node: Node, name: str, autocast: torch.autocast
 
 def _detach_written(node: Node) -> None:
     """Detach what an operator in a region without gradients writes into its first operand."""
-    tensors = {operand: example(operand) for operand in node.all_input_nodes if operand is not node.args[0]}
-    for operand in (operand for operand, tensor in tensors.items() if _has_gradient(tensor)):
-        with node.graph.inserting_before(node):
-            detached = node.graph.call_function(torch.ops.aten.detach.default, (operand,))
-        detached.meta = dict(operand.meta)
-        node.replace_input_with(operand, detached)
+    for operand in [operand for operand in node.all_input_nodes[1:] if has_gradient(example(operand))]:
+        node.replace_input_with(operand, detach(node, operand))
 
 
-def _has_gradient(value: object) -> bool:
-    return isinstance(value, torch.Tensor) and (value.is_floating_point() or value.is_complex())
+def detach(node: Node, operand: Node) -> Node:
+    """Return a node, before the first, that detaches an operand."""
+    with node.graph.inserting_before(node):
+        detached = node.graph.call_function(torch.ops.aten.detach.default, (operand,))
+    detached.meta = dict(operand.meta)
+    return detached
 
 
-def _copied(module: GraphModule, node: Node, region: GraphModule, operands: Sequence[object]) -> list[Node]:
-    """Copy a region's nodes to its place; return its results."""
-    inputs = [inner for inner in region.graph.nodes if inner.op == "placeholder"]
-    for inner in region.graph.nodes:
-        if inner.op == "get_attr":
-            name = f"{node.name}_{inner.target}"
-            module.register_buffer(name, getattr(region, inner.target), persistent=False)
-            inner.target = name
-    with module.graph.inserting_before(node):
-        result = module.graph.graph_copy(region.graph, dict(zip(inputs, operands, strict=True)))  # type: ignore[arg-type]
-    return list(result) if isinstance(result, list | tuple) else [result]  # type: ignore[list-item]
-
-
-def _detached(module: GraphModule, node: Node, result: Node, operands: Sequence[object]) -> Node:
+def _detached(node: Node, result: Node, operands: Sequence[object]) -> Node:
     """Return a region's result without a gradient, unless it is an operand itself, such as a cast to its own dtype."""
     origin = result
     while origin not in operands and _returns_operand(origin):
         origin = origin.all_input_nodes[0]
-    if origin in operands:
-        return result
-    with module.graph.inserting_before(node):
-        detached = module.graph.call_function(torch.ops.aten.detach.default, (result,))
-    detached.meta = dict(result.meta)
-    return detached
+    return result if origin in operands else detach(node, result)
 
 
 def _returns_operand(node: Node) -> bool:

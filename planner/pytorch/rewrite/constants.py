@@ -19,7 +19,7 @@ from planner.errors import GraphError
 from planner.pytorch.capture.functionalization import FOLLOWING, OWNER, ancestry, changes_first
 from planner.pytorch.capture.regions import UNTRACKED
 from planner.pytorch.capture.trace import TracedModule, is_data, is_parameter
-from planner.pytorch.nodes import bound, example, is_random, leaves, packet, where
+from planner.pytorch.nodes import bound, example, has_gradient, is_random, leaves, packet, where
 from planner.pytorch.private import OpOverload, fake_mode_of
 from planner.pytorch.state.contents import Content
 
@@ -148,9 +148,8 @@ def _source(trace: TracedModule, spec: InputSpec, data: Mapping[str, torch.Tenso
 
 def _is_empty(result: object) -> bool:
     """Return True for a tensor without elements, whose content is known however it is computed."""
-    if not isinstance(result, torch.Tensor):
-        return False
-    return all(isinstance(extent, int) for extent in result.shape) and 0 in result.shape
+    is_known = isinstance(result, torch.Tensor) and all(isinstance(extent, int) for extent in result.shape)
+    return is_known and 0 in result.shape  # type: ignore[attr-defined]
 
 
 def _computed(trace: TracedModule, node: Node, known: Mapping[Node, Any]) -> Any:
@@ -196,7 +195,7 @@ def differentiable(trace: TracedModule) -> set[Node]:
             reached = is_parameter(spec) and trace.parameters[str(spec.target)].requires_grad
         else:
             reached = not nodes.isdisjoint(_differentiated(node))
-        if reached and any(isinstance(leaf, torch.Tensor) and _has_gradient(leaf) for leaf in leaves(example(node))):
+        if reached and any(map(has_gradient, leaves(example(node)))):
             nodes.add(node)
     return nodes
 
@@ -243,10 +242,6 @@ def unreached(trace: TracedModule) -> frozenset[int]:
             )
     reached = {str(sources[node.name].target) for node in flows if node.op == "placeholder"}
     return frozenset(map(id, trace.parameters.values())) - {id(trace.parameters[name]) for name in reached}
-
-
-def _has_gradient(tensor: torch.Tensor) -> bool:
-    return tensor.is_floating_point() or tensor.is_complex()
 
 
 aten = torch.ops.aten

@@ -82,18 +82,23 @@ def _is_primitive(node: Node) -> bool:
 
 def copied(module: GraphModule, node: Node, part: GraphModule, operands: Sequence[Node]) -> Any:
     """Copy a graph's nodes to before a node, with the node's line; return the graph's results."""
-    inputs = [inner for inner in part.graph.nodes if inner.op == "placeholder"]
     before = set(module.graph.nodes)
+    results = inserted(module, node, part, operands)
+    for added in set(module.graph.nodes) - before:
+        added.meta = {**node.meta, "val": added.meta.get("val")}
+    return results
+
+
+def inserted(module: GraphModule, node: Node, part: GraphModule, operands: Sequence[object]) -> Any:
+    """Copy a graph's nodes before a node as they are; return what the graph returns."""
+    inputs = [inner for inner in part.graph.nodes if inner.op == "placeholder"]
     for inner in part.graph.nodes:
         if inner.op == "get_attr":
             name = f"{node.name}_{inner.target}"
             module.register_buffer(name, getattr(part, str(inner.target)), persistent=False)
             inner.target = name
     with module.graph.inserting_before(node):
-        results = module.graph.graph_copy(part.graph, dict(zip(inputs, operands, strict=True)))
-    for added in set(module.graph.nodes) - before:
-        added.meta = {**node.meta, "val": added.meta.get("val")}
-    return results
+        return module.graph.graph_copy(part.graph, dict(zip(inputs, operands, strict=True)))  # type: ignore[arg-type]
 
 
 def _part(node: Node) -> GraphModule | None:
