@@ -82,4 +82,4 @@ def _constants(setup: Setup) -> dict[str, Any]:
     return {"lr": chosen.lr, "momentum": momentum, "weight_decay": decay}
 
 
-DEEPSPEED = Launch("DeepSpeed", cannot, notes, write)
+DEEPSPEED = Launch("DeepSpeed", "eager", cannot, notes, write)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import groupby
 
-from planner.export.setup import Launch, Setup, first, only_schedules
+from planner.export.setup import Launch, Setup, first, only_schedules, uneven_heads, uneven_sequence
 from planner.export.transformers import Transformer
 
 Flag = tuple[str, object]
@@ -26,7 +26,8 @@ def cannot(setup: Setup) -> str:
     return first(
         "it has no distances of positions (ALiBi)" if transformer.positions == "alibi" else "",
         only_schedules(setup, ("1f1b", "interleaved")),
-        f"tp={parallel.tp} does not divide {transformer.heads} heads" if transformer.heads % parallel.tp else "",
+        uneven_heads(setup, copies=True),
+        uneven_sequence(setup),
         "" if optimizer in OPTIMIZERS else f"it has no optimizer {optimizer}",
         "it encodes causally" if not transformer.causal else "",
         "beside ep its tensor parallelism splits norms along the sequence: add sp"
@@ -45,6 +46,8 @@ def notes(setup: Setup) -> tuple[str, ...]:
         lines.append("its adam decays weights apart from gradients (AdamW)")
     if setup.transformer and setup.transformer.experts and setup.parallel.ep == 1:
         lines.append("experts are not spread over workers: say ep")
+    if setup.transformer and (rows := padded_vocabulary(setup)) > setup.transformer.vocabulary:
+        lines.append(f"it pads the vocabulary of {setup.transformer.vocabulary} words to {rows}")
     if setup.parallel.zero in SHARDED:
         lines.append("CUDA_DEVICE_MAX_CONNECTIONS must not be 1 with Megatron-FSDP")
     return tuple(lines)
@@ -64,7 +67,7 @@ def flags(setup: Setup) -> list[Flag]:
     """Return every flag of the command line, in groups."""
     transformer = setup.transformer
     assert transformer is not None  # `cannot` says so
-    return [*_parallelism(setup), *_model(transformer), *_training(setup)]
+    return [*_parallelism(setup), *_model(transformer), *_vocabulary(setup), *_training(setup)]
 
 
 def _parallelism(setup: Setup) -> Iterator[Flag]:
@@ -136,9 +139,19 @@ def _model(model: Transformer) -> Iterator[Flag]:
         yield "moe-expert-capacity-factor", model.capacity
     yield "attention-dropout", 0.0
     yield "hidden-dropout", 0.0
+
+
+def padded_vocabulary(setup: Setup) -> int:
+    """Return the rows of embeddings that tensor parallel workers have in all, as many each."""
+    assert setup.transformer is not None
+    return -(-setup.transformer.vocabulary // setup.parallel.tp) * setup.parallel.tp
+
+
+def _vocabulary(setup: Setup) -> Iterator[Flag]:
+    assert setup.transformer is not None
     yield "tokenizer-type", "NullTokenizer"
-    yield "vocab-size", model.vocabulary
-    yield "make-vocab-size-divisible-by", 1
+    yield "vocab-size", setup.transformer.vocabulary - 1  # the tokenizer adds the end of a document
+    yield "padded-vocab-size", padded_vocabulary(setup)
 
 
 def _training(setup: Setup) -> Iterator[Flag]:
@@ -161,4 +174,4 @@ def _training(setup: Setup) -> Iterator[Flag]:
     yield "mock-data", True
 
 
-MEGATRON = Launch("Megatron-LM", cannot, notes, write)
+MEGATRON = Launch("Megatron-LM", "megatron", cannot, notes, write)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 
 from planner.errors import PlanError
@@ -19,12 +19,16 @@ DEVICES_PER_NODE = 8
 HALVES = {"bfloat16": "bf16", "float16": "fp16"}
 """Dtypes of 16 bits, as engines call them."""
 
+READ = ("transformer", "sequence", "half", "weights_are_half", "optimizer")
+"""What a Setup reads from its graph."""
+
 
 @dataclass(frozen=True)
 class Setup:
     """A training of a graph, by named parallelism, on nodes of so many devices.
 
     `command` is how the plan is made, as arguments of `plan`; or it is one for so many `workers`, saved as `saved`.
+    `batch` is the samples of an iteration, over all workers (default: the graph's).
     Raises PlanError for a graph without samples, and for a batch that is not one of whole micro-batches.
     """
 
@@ -35,13 +39,21 @@ class Setup:
     saved: str = ""
     workers: int = 0
     name: str = ""
+    batch: int = 0
 
     def __post_init__(self) -> None:
         """Refuse what has no batch, or one that cannot be cut so."""
-        if batch_size(self.graph) is None:
+        if (batch := self.batch or batch_size(self.graph)) is None:
             raise PlanError(f"{self.model}: expected a model with samples, whose batch an engine is told, found none")
-        self.parallel.micro_batches(self.batch)
+        self.parallel.micro_batches(batch)
+        object.__setattr__(self, "batch", batch)
         object.__setattr__(self, "workers", self.workers or self.parallel.workers)
+
+    def divided(self, parallel: Parallel, batch: int) -> Setup:
+        """Return the same training with a batch by other parallelism; what was read from the graph is kept."""
+        other = replace(self, parallel=parallel, batch=batch, workers=0)
+        other.__dict__.update({name: getattr(self, name) for name in READ})
+        return other
 
     @property
     def model(self) -> str:
@@ -53,16 +65,11 @@ class Setup:
         """Its sizes, where it is a stack of alike blocks."""
         return transformer_of(self.graph)
 
-    @property
-    def batch(self) -> int:
-        """Samples of an iteration, over all workers."""
-        return batch_size(self.graph) or 0
-
-    @property
+    @cached_property
     def sequence(self) -> int | None:
         """Tokens of a sample; None of a model without."""
         tokens = amounts(self.graph).get("tokens")
-        return tokens // self.batch if tokens else None
+        return tokens // (batch_size(self.graph) or 1) if tokens else None
 
     @property
     def micro_batches(self) -> int:
@@ -75,12 +82,12 @@ class Setup:
         """Samples that a data parallel worker takes at once."""
         return self.batch // (self.parallel.dp * self.micro_batches)
 
-    @property
+    @cached_property
     def half(self) -> str:
         """What most activations are in, where it is of 16 bits: "bf16" or "fp16"; else nothing."""
         return HALVES.get(precision(self.graph).partition(",")[0], "")
 
-    @property
+    @cached_property
     def weights_are_half(self) -> bool:
         """Whether weights, too, are kept in 16 bits."""
         return weight_dtype(self.graph) in HALVES
@@ -137,7 +144,7 @@ def parallel_of(plan: Plan) -> Parallel:
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """An engine that is told degrees of parallelism: its title, and what is written for it of a setup.
+    """An engine that is told degrees of parallelism: its title, its software stack, and what is written of a setup.
 
     `cannot` says in a clause why a setup is none of its, nothing where it is one; `notes` what it does otherwise than
     our plans; `write` takes the name of the module or file that is written, too. With `any_plan` it runs every plan,
@@ -145,6 +152,7 @@ class Launch:
     """
 
     title: str
+    stack: str
     cannot: Callable[[Setup], str]
     notes: Callable[[Setup], tuple[str, ...]]
     write: Callable[[Setup, str], str]
@@ -164,6 +172,26 @@ def only_schedules(setup: Setup, names: tuple[str, ...]) -> str:
     return f"its pipelines run {' or '.join(names)}, not {schedule}"
 
 
+def uneven_heads(setup: Setup, *, copies: bool) -> str:
+    """Say that tensor parallel workers cannot have as many heads each; nothing where they can.
+
+    With `copies` several may have a head of keys and values alike.
+    """
+    model, tp = setup.transformer, setup.parallel.tp
+    if model is None or not (model.heads % tp or model.groups % tp):
+        return ""
+    if model.heads % tp:
+        return f"tp={tp} does not divide {model.heads} heads"
+    return "" if copies and tp % model.groups == 0 else f"tp={tp} does not divide {model.groups} heads of keys and values"
+
+
+def uneven_sequence(setup: Setup) -> str:
+    """Say that the sequence cannot be split for `sp` and context parallelism, a part of each end; nothing where it can."""
+    parallel = setup.parallel
+    parts = (parallel.tp if parallel.sp else 1) * (2 * parallel.cp if parallel.cp > 1 else 1)
+    return f"its sequence of {setup.sequence} has no {parts} equal parts" if (setup.sequence or 0) % parts else ""
+
+
 def first(*clauses: str) -> str:
     """Return the first clause that says something."""
     return next(filter(None, clauses), "")
@@ -177,4 +205,4 @@ def write(setup: Setup, name: str) -> str:
     return f"#!/bin/sh\n# {setup.model}: written by export-plan --to torchrun\n{command}{run}"
 
 
-TORCHRUN = Launch("the executor", lambda setup: "", lambda setup: (), write, any_plan=True)
+TORCHRUN = Launch("the executor", "ours", lambda setup: "", lambda setup: (), write, any_plan=True)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
+from itertools import accumulate, pairwise
 
-from planner.export.setup import Launch, Setup, first, only_schedules
+from planner.export.setup import Launch, Setup, first, only_schedules, uneven_heads, uneven_sequence
 
 SCHEDULES = {"1f1b": "1F1B", "gpipe": "GPipe", "interleaved": "Interleaved1F1B"}
 
@@ -17,9 +19,6 @@ FLAVORS = {
 }
 """Models of torchtitan that are among ours, with layers, width and width of fully connected layers."""
 
-ENDS_LIKE_LAYERS = 2
-"""By default torchtitan counts embeddings and the output layer as a layer each where it cuts stages."""
-
 Section = Mapping[str, object]
 
 
@@ -27,13 +26,25 @@ def cannot(setup: Setup) -> str:
     """Say why torchtitan 0.2 cannot run a setup."""
     parallel = setup.parallel
     replicas = parallel.dp > 1 and not parallel.zero
+    mixed = setup.half and not setup.weights_are_half and not parallel.zero
     beside = [f"{axis}={getattr(parallel, axis)}" for axis in ("pp", "tp") if getattr(parallel, axis) > 1]
+    schedule, optimizer = _schedule(setup), setup.optimizer.name if setup.optimizer else "adamw"
+    stages = parallel.pp if schedule == "1f1b" and parallel.pp > 1 else 0
+    single = schedule == "interleaved" and parallel.chunks == 1
     return first(
         "it has models of sequences of tokens alone" if setup.sequence is None else "",
+        f"it has no optimizer {optimizer}" if optimizer not in OPTIMIZERS else "",
+        f"its {schedule} has two chunks a stage or more" if single or schedule == "zero-bubble" else "",
         only_schedules(setup, tuple(SCHEDULES)),
+        f"its chunks are of alike blocks, and {setup.model} has none" if parallel.chunks > 1 and setup.transformer is None else "",
+        f"its 1f1b takes {stages} micro-batches or more, one for each stage" if stages > setup.micro_batches else "",
+        uneven_heads(setup, copies=False),
+        uneven_sequence(setup),
+        "it shards weights over context parallel workers, too: say zero=3" if parallel.cp > 1 > parallel.zero else "",
         "its tensor parallelism splits norms along the sequence: add sp" if parallel.tp > 1 and not parallel.sp else "",
         "it shards gradients with the optimizer's state: say zero=2" if parallel.zero == 1 else "",
         f"it has no replicas beside {beside[0]}: say zero=3" if beside and replicas else "",
+        f"it has mixed precision beside {beside[0]} with zero=3 or 2 alone" if beside and mixed else "",
         "it computes in float32 or bfloat16" if setup.half == "fp16" else "",
     )
 
@@ -41,12 +52,8 @@ def cannot(setup: Setup) -> str:
 def notes(setup: Setup) -> tuple[str, ...]:
     """Say what torchtitan does otherwise."""
     lines = []
-    if setup.optimizer and setup.optimizer.name not in OPTIMIZERS:
-        lines.append(f"it has no optimizer {setup.optimizer.name}: it takes its own default, AdamW")
     if _flavor(setup) is None:
         lines.append(f"torchtitan has no {setup.model}: register a TrainSpec of the name in [model]")
-    if setup.parallel.cp > 1:
-        lines.append("it shards weights over context parallel workers, too")
     if setup.parallel.recompute == "selective":
         lines.append("its selective recomputation keeps products and attention, and computes the rest again")
     if setup.half and setup.weights_are_half:
@@ -100,17 +107,27 @@ def _parallelism(setup: Setup) -> Iterator[tuple[str, object]]:
         yield "expert_parallel_degree", parallel.ep
     yield "pipeline_parallel_degree", parallel.pp
     if parallel.pp > 1:
-        yield "pipeline_parallel_schedule", SCHEDULES[parallel.schedule.partition(":")[0]]
+        yield "pipeline_parallel_schedule", SCHEDULES[_schedule(setup)]
         yield "pipeline_parallel_microbatch_size", setup.micro_batch
-        if parallel.chunks > 1 and setup.transformer:
-            parts = parallel.pp * parallel.chunks
-            yield "pipeline_parallel_layers_per_stage", -(-(setup.transformer.layers + ENDS_LIKE_LAYERS) // parts)
+        if parallel.chunks > 1:
+            yield "module_fqns_per_model_part", _chunks(setup)
+
+
+def _schedule(setup: Setup) -> str:
+    return setup.parallel.schedule.partition(":")[0]
+
+
+def _chunks(setup: Setup) -> list[list[str]]:
+    """Return the modules of every stage's chunk, in the order of the network."""
+    ends = accumulate(setup.stage_layers, initial=0)
+    chunks = [[f"layers.{layer}" for layer in range(*pair)] for pair in pairwise(ends)]
+    return [["tok_embeddings", *chunks[0]], *chunks[1:-1], [*chunks[-1], "norm", "output"]]
 
 
 def _optimizer(setup: Setup) -> dict[str, Section]:
-    """Return the section of an optimizer that torchtitan has; nothing for another."""
+    """Return the section of the optimizer; nothing where there is none."""
     chosen = setup.optimizer
-    if chosen is None or chosen.name not in OPTIMIZERS:
+    if chosen is None:
         return {}
     decay = chosen.decay if chosen.name == "adamw" else chosen.weight_decay
     names = {name: getattr(chosen, name) for name in ("lr", "beta1", "beta2", "eps")}
@@ -131,7 +148,7 @@ def _section(title: str, values: Section) -> str:
 
 
 def _value(value: object) -> str:
-    return f'"{value}"' if isinstance(value, str) else str(value).lower()
+    return json.dumps(value)
 
 
-TORCHTITAN = Launch("torchtitan", cannot, notes, write)
+TORCHTITAN = Launch("torchtitan", "fsdp2", cannot, notes, write)

@@ -149,8 +149,13 @@ def assumed(decision: Decision) -> str:
     model = decision.model
     tokens = () if model.sequence is None else (f"sequence {model.sequence}",)
     return ", ".join(
-        (f"batch {model.batch}", *tokens, model.precision, f"optimizer {model.optimizer}", f"stack {decision.stack}")
+        (f"batch {model.batch}", *tokens, model.precision, f"optimizer {model.optimizer}", _software(decision))
     )
+
+
+def _software(decision: Decision) -> str:
+    """Write the engine, where one was asked for, and the stack."""
+    return f"{f'engine {decision.engine}, ' if decision.engine else ''}stack {decision.stack}"
 
 
 def searched(decision: Decision) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from math import gcd, isqrt
@@ -49,7 +49,7 @@ class Branch(NamedTuple):
 class ParallelSpace:
     """All ways to train a network of so many blocks with a batch on all devices; `pins` are words that are given.
 
-    `experts` are those of a layer, 1 without any. Of recomputation those are tried that change something, of ZeRO's
+    `experts` are those of a layer, 1 without any. `allowed` tells of a way if the engine runs it; None: any. Of recomputation those are tried that change something, of ZeRO's
     stages 1 and 2 where weights are `updated`.
     """
 
@@ -60,6 +60,7 @@ class ParallelSpace:
     recompute: tuple[str, ...] = KEPT
     updated: bool = True
     pins: Mapping[str, Word] = field(default_factory=dict)
+    allowed: Callable[[Parallel], bool] | None = None
 
     def degrees(self) -> Iterator[Degrees]:
         """Yield every factorisation whose replicas divide the batch, and whose stages have a block each."""
@@ -84,7 +85,8 @@ class ParallelSpace:
     def candidates(self, branch: Branch) -> Iterator[Parallel]:
         """Yield the candidates of a branch."""
         schedules = self._schedules(branch.pp, self.batch // (branch.dp * branch.micro_batch))
-        yield from (branch.way(zero, schedule) for zero in self.zeros(branch) for schedule in schedules)
+        ways = (branch.way(zero, schedule) for zero in self.zeros(branch) for schedule in schedules)
+        yield from filter(self.allowed, ways)
 
     def __iter__(self) -> Iterator[Parallel]:
         """Yield every candidate."""
@@ -104,10 +106,12 @@ class ParallelSpace:
                 for branch in space.branches(degrees):
                     zeros = [zero for zero in space.zeros(branch) if zero in (0, WEIGHTS) or "zero" in pins]
                     if branch.dp * branch.pp * branch.micro_batch == self.batch:
-                        yield from map(branch.way, zeros)
+                        yield from filter(self.allowed, map(branch.way, zeros))
 
     def count(self, branch: Branch) -> int:
         """Return how many candidates a branch has."""
+        if self.allowed is not None:
+            return sum(1 for _ in self.candidates(branch))
         return len(self.zeros(branch)) * len(self._schedules(branch.pp, self.batch // (branch.dp * branch.micro_batch)))
 
     def zeros(self, branch: Branch) -> list[int]:

@@ -142,7 +142,7 @@ class Decision(msgspec.Struct, Shown, frozen=True, kw_only=True):
     `one_device_s` are the seconds of a step on one device alone, where it is as fast as all. `band` is what 90% of
     published runs of such models took at least and at most, over their predictions. `memory_risk` is the share of
     published runs whose memory was above its prediction by more than the best has to spare. `anchor` is what a measured
-    step told, after which candidates are predicted.
+    step told, after which candidates are predicted. `engine` runs every candidate, where one was asked for.
     """
 
     format: str = FORMAT
@@ -157,6 +157,7 @@ class Decision(msgspec.Struct, Shown, frozen=True, kw_only=True):
     band: tuple[float, float] | None = None
     memory_risk: float | None = None
     anchor: Anchor | None = None
+    engine: str | None = None
 
     @property
     def best(self) -> RankedCandidate:

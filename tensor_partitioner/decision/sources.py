@@ -8,8 +8,8 @@ from shlex import quote
 
 import planner
 from planner.errors import GraphError, InputError, PlanError
-from planner.export.setup import Setup
-from planner.export.targets import engines_of
+from planner.export.setup import DEVICES_PER_NODE, Launch, Setup
+from planner.export.targets import engines
 from planner.graph.ir import Graph
 from planner.model_source import model_and_options
 from planner.models.zoo import PRECISIONS, defaults, is_zoo_name, trained_as
@@ -159,17 +159,17 @@ STACK = "compile"
 """The stack of named parallelism where nothing else is said."""
 
 OWN_EXECUTOR = "torchrun"
-ENGINES = ("fsdp2", "megatron", "torchtitan", "deepspeed")
-"""Engines by how little they ask of a model: FSDP2 takes any module."""
 
 
 def commands(  # noqa: PLR0913 -- what a decision was made of
-    source: Source, batch: int, machine: MachineFacts, best: RankedCandidate, *, stack: str, pins: Iterable[Degree]
-) -> Iterator[str]:
+    source: Source, setup: Setup, machine: MachineFacts, best: RankedCandidate, *, stack: str, pins: Iterable[Degree],
+    engine: Launch | None = None,
+) -> Iterator[str]:  # fmt: skip
     """Yield what to type to see it again, to have the plan, to run it, and to have it in other engines.
 
-    `stack` is the decision's, and `pins` are those that it was held to.
+    `setup` has the decision's batch, `stack` is its, and `pins` and `engine` are those that it was held to.
     """
+    batch = setup.batch
     words = " ".join((quote(source.name), *_typed(_options(source, batch))))
     running = [f"mpirun -n {machine.devices} execute plan.json"] if machine.devices <= MOST_WORKERS else []
     topo = f"--topo {quote(machine.name)}"
@@ -182,18 +182,14 @@ def commands(  # noqa: PLR0913 -- what a decision was made of
     by = "" if stack == STACK else f" --stack {stack}"
     yield f"simulate {named} {topo}{by}"
     held = "".join(f" --pin {quote(pin.asked)}" for pin in pins)
+    held += "".join(f" --engine {name}" for name, of in engines().items() if of is engine)
     decided = f"decide {words} {topo}{by}{held} -o plan.json"
     yield f"plan {named} -o plan.json" if isinstance(source, ZooModel) else decided
     yield from running
-    for engine in _engines(source, batch, best.parallel):
-        yield f"export-plan {named} --to {engine}"
-
-
-def _engines(source: Source, batch: int, parallel: str) -> Iterator[str]:
-    """Yield the first engine that can run it, of those that are told degrees, and this project's own executor."""
-    refused = engines_of(Setup(source.whole(batch), Parallel.read(parallel) or Parallel()))
-    yield from [engine for engine in ENGINES if not refused[engine]][:1]
-    yield OWN_EXECUTOR
+    nodes = "" if machine.per_node in {1, DEVICES_PER_NODE} else f" {topo}"
+    known, best_setup = engines(), setup.divided(Parallel.read(best.parallel) or Parallel(), batch)
+    able = [name for name, of in known.items() if of is (engine or of) and not of.cannot(best_setup)]
+    yield from (f"export-plan {named} --to {name}{nodes}" for name in sorted(able, key=lambda n: known[n].stack != stack))
 
 
 def _options(source: Source, batch: int) -> Iterable[tuple[str, object]]:

@@ -1,0 +1,80 @@
+"""Engines: what `decide --engine` recommends is what the engine's exporter takes, and a launch file that it reads."""
+
+import json
+import random
+import shlex
+import tomllib
+
+import pytest
+
+from planner.errors import InputError, PlanError
+from planner.export.setup import Launch, Setup
+from planner.export.targets import TARGETS, engine_named
+from planner.parallel import Parallel
+from tensor_partitioner.commands.decide import main as decide_command
+from tensor_partitioner.commands.export import main as export_command
+from tensor_partitioner.decision import decide
+from tests.export.test_launch import is_of, parsed, schema
+from tests.project.test_plan_command import run
+
+MACHINES = ("hgx-h100", "pcie-8x-rtx4090", "1 x 4 x a100", "2 x 2 x h100, 400G")
+ENGINES = ("fsdp2", "torchtitan", "megatron", "deepspeed")
+SEEDS = range(40)
+
+
+def drawn(seed):
+    """A model with its options, a machine, an engine and a batch."""
+    draw = random.Random(seed)
+    heads = draw.choice([4, 6, 8])
+    sizes = {"heads": heads, "sequence": draw.choice([48, 64, 256]), "vocabulary": draw.choice([250, 512, 1001])}
+    kind = draw.choice(["transformer", "llama", "llama"])
+    if kind == "llama":
+        sizes["groups"] = draw.choice([2, heads])
+    model = f"{kind}-{draw.choice([3, 4, 6])}-{heads * draw.choice([16, 64, 512])}"
+    return model, sizes, draw.choice(MACHINES), ENGINES[seed % 4], draw.choice([8, 16, 24])
+
+
+def check_torchtitan(text, _workers):
+    known = schema("torchtitan")["sections"]
+    for section, values in tomllib.loads(text).items():
+        for name, value in values.items():
+            assert is_of(value, known[section][name]), (section, name, value)
+
+
+def check_megatron(text, workers):
+    flags = parsed(text)
+    stages = flags.tensor_model_parallel_size * flags.pipeline_model_parallel_size * flags.context_parallel_size
+    assert flags.global_batch_size % (flags.micro_batch_size * (workers // stages)) == 0
+    assert flags.padded_vocab_size % flags.tensor_model_parallel_size == 0
+    assert flags.padded_vocab_size >= flags.vocab_size + 1
+
+
+def check_deepspeed(text, _workers):
+    known = schema("deepspeed")["keys"]
+    for key, value in json.loads(text).items():
+        if isinstance(known[key], dict):
+            assert all(is_of(inner, known[key][name]) for name, inner in value.items())
+        else:
+            assert is_of(value, known[key])
+
+
+def check_fsdp2(text, workers):
+    values = {}
+    exec(compile(text, "split.py", "exec"), values)
+    assert values["WORKERS"] == workers
+
+
+CHECKS = {name.removeprefix("check_"): check for name, check in globals().items() if name.startswith("check_")}
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_an_engine_takes_what_is_recommended_for_it(seed, tmp_path):
+    """By the command that ends the answer, and the engine's names and types of settings."""
+    model, sizes, machine, name, batch = drawn(seed)
+    decision = decide(model, machine, batch=batch, engine=name, budget_s=1, **sizes)
+    engine = engine_named(name)
+    assert (decision.engine, decision.stack) == (engine.title, engine.stack)
+    exports = [shlex.split(line) for line in decision.commands if line.startswith("export-plan")]
+    assert [words[words.index("--to") + 1] for words in exports] == [name]
+    assert run(export_command, *exports[0][1:], "-o", tmp_path / "launch.py") == 0
+    CHECKS[name]((tmp_path / "launch.py").read_text(), decision.machine.devices)
