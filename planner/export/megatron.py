@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import groupby
 
-from planner.export.setup import Launch, Setup, first, only_schedules, uneven_heads, uneven_sequence
+from planner.export.setup import Launch, Setup, first, uneven_heads, uneven_sequence
 from planner.export.transformers import Transformer
 
 Flag = tuple[str, object]
@@ -14,21 +13,19 @@ Flag = tuple[str, object]
 SHARDED = {2: "optim_grads", 3: "optim_grads_params"}
 """What Megatron-FSDP calls ZeRO's stages."""
 
+CONSTANTS = {"lr": "lr", "momentum": "sgd-momentum", "weight_decay": "weight-decay"}
 OPTIMIZERS = {"adam": "adam", "adamw": "adam", "sgd": "sgd", "momentum": "sgd"}
 
 
-def cannot(setup: Setup) -> str:
+def limits(setup: Setup) -> str:
     """Say why Megatron-LM cannot run a setup, as Megatron Core 0.16's parser and configurations check it."""
     transformer, parallel = setup.transformer, setup.parallel
     if transformer is None:
         return f"it builds stacks of alike transformer blocks, and {setup.model} is none"
-    optimizer = setup.optimizer.name if setup.optimizer else "adam"
     return first(
         "it has no distances of positions (ALiBi)" if transformer.positions == "alibi" else "",
-        only_schedules(setup, ("1f1b", "interleaved")),
         uneven_heads(setup, copies=True),
         uneven_sequence(setup),
-        "" if optimizer in OPTIMIZERS else f"it has no optimizer {optimizer}",
         "it encodes causally" if not transformer.causal else "",
         "beside ep its tensor parallelism splits norms along the sequence: add sp"
         if parallel.ep > 1 and parallel.tp > 1 and not parallel.sp
@@ -46,8 +43,6 @@ def notes(setup: Setup) -> tuple[str, ...]:
         lines.append("its adam decays weights apart from gradients (AdamW)")
     if setup.transformer and setup.transformer.experts and setup.parallel.ep == 1:
         lines.append("experts are not spread over workers: say ep")
-    if setup.transformer and (rows := padded_vocabulary(setup)) > setup.transformer.vocabulary:
-        lines.append(f"it pads the vocabulary of {setup.transformer.vocabulary} words to {rows}")
     if setup.parallel.zero in SHARDED:
         lines.append("CUDA_DEVICE_MAX_CONNECTIONS must not be 1 with Megatron-FSDP")
     return tuple(lines)
@@ -67,7 +62,7 @@ def flags(setup: Setup) -> list[Flag]:
     """Return every flag of the command line, in groups."""
     transformer = setup.transformer
     assert transformer is not None  # `cannot` says so
-    return [*_parallelism(setup), *_model(transformer), *_vocabulary(setup), *_training(setup)]
+    return [*_parallelism(setup), *_model(transformer, setup.parallel.tp), *_training(setup)]
 
 
 def _parallelism(setup: Setup) -> Iterator[Flag]:
@@ -100,15 +95,11 @@ def _parallelism(setup: Setup) -> Iterator[Flag]:
 
 
 def _layout(layers: tuple[int, ...]) -> str:
-    """Write chunks of blocks, in the order of the network: `Et*3|(t*4|)*6,t*4L`."""
-    chunks = [f"t*{count}" for count in layers]
-    chunks[0], chunks[-1] = f"E{chunks[0]}", f"{chunks[-1]}L"
-    runs = [(chunk, len([*same])) for chunk, same in groupby(chunks)]
-    parts = [f"({chunk}|)*{times}" if times > 1 else f"{chunk}|" for chunk, times in runs]
-    return ",".join(parts).removesuffix("|")
+    """Write chunks of blocks, in the order of the network: `Et*3|t*4|t*4L`."""
+    return f"E{'|'.join(f't*{count}' for count in layers)}L"
 
 
-def _model(model: Transformer) -> Iterator[Flag]:
+def _model(model: Transformer, tp: int) -> Iterator[Flag]:
     yield "num-layers", model.layers
     yield "hidden-size", model.width
     yield "ffn-hidden-size", model.hidden
@@ -139,19 +130,9 @@ def _model(model: Transformer) -> Iterator[Flag]:
         yield "moe-expert-capacity-factor", model.capacity
     yield "attention-dropout", 0.0
     yield "hidden-dropout", 0.0
-
-
-def padded_vocabulary(setup: Setup) -> int:
-    """Return the rows of embeddings that tensor parallel workers have in all, as many each."""
-    assert setup.transformer is not None
-    return -(-setup.transformer.vocabulary // setup.parallel.tp) * setup.parallel.tp
-
-
-def _vocabulary(setup: Setup) -> Iterator[Flag]:
-    assert setup.transformer is not None
     yield "tokenizer-type", "NullTokenizer"
-    yield "vocab-size", setup.transformer.vocabulary - 1  # the tokenizer adds the end of a document
-    yield "padded-vocab-size", padded_vocabulary(setup)
+    yield "vocab-size", model.vocabulary - 1  # the tokenizer adds the end of a document
+    yield "padded-vocab-size", -(-model.vocabulary // tp) * tp
 
 
 def _training(setup: Setup) -> Iterator[Flag]:
@@ -161,17 +142,11 @@ def _training(setup: Setup) -> Iterator[Flag]:
         yield setup.half, True
     if setup.optimizer is not None:
         yield "optimizer", OPTIMIZERS[setup.optimizer.name]
-        yield "lr", setup.optimizer.lr
-        if "adam" in setup.optimizer.name:
-            yield "adam-beta1", setup.optimizer.beta1
-            yield "adam-beta2", setup.optimizer.beta2
-            yield "adam-eps", setup.optimizer.eps
-        else:
-            yield "sgd-momentum", setup.optimizer.momentum if setup.optimizer.name == "momentum" else 0.0
-        yield "weight-decay", setup.optimizer.decay if setup.optimizer.name == "adamw" else setup.optimizer.weight_decay
+        for name, value in setup.constants.items():
+            yield CONSTANTS.get(name, f"adam-{name}"), value
         yield "clip-grad", setup.optimizer.clip_norm or 0.0
     yield "train-iters", 100
     yield "mock-data", True
 
 
-MEGATRON = Launch("Megatron-LM", "megatron", cannot, notes, write)
+MEGATRON = Launch("Megatron-LM", "megatron", limits, notes, write, ("1f1b", "interleaved"), OPTIMIZERS)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 
@@ -103,10 +103,20 @@ class Setup:
         return Optimizer(names[node.op], **{name: float(str(v)) for name, v in node.attrs.items() if name in known})
 
     @property
-    def weight_bytes(self) -> int:
-        """Bytes of all weights that are trained."""
-        tensors = (self.graph.tensors[name] for name in self.graph.updates)
-        return sum(tensor.nbytes for tensor in tensors if tensor.role == "weight")
+    def schedule(self) -> str:
+        """The name of the order in which stages run micro-batches."""
+        return self.parallel.schedule.partition(":")[0]
+
+    @property
+    def constants(self) -> dict[str, float]:
+        """Those of the optimizer that engines are told; none without one."""
+        chosen = self.optimizer
+        if chosen is None:
+            return {}
+        momentum = chosen.momentum if chosen.name == "momentum" else 0.0
+        adam = {"beta1": chosen.beta1, "beta2": chosen.beta2, "eps": chosen.eps}
+        decay = chosen.decay if chosen.name == "adamw" else chosen.weight_decay
+        return {"lr": chosen.lr, **(adam if "adam" in chosen.name else {"momentum": momentum}), "weight_decay": decay}
 
     @property
     def stage_layers(self) -> tuple[int, ...]:
@@ -146,30 +156,35 @@ def parallel_of(plan: Plan) -> Parallel:
 class Launch:
     """An engine that is told degrees of parallelism: its title, its software stack, and what is written of a setup.
 
-    `cannot` says in a clause why a setup is none of its, nothing where it is one; `notes` what it does otherwise than
-    our plans; `write` takes the name of the module or file that is written, too. With `any_plan` it runs every plan,
-    and is told of no degrees.
+    Beside its `schedules` of pipelines and its `optimizers` (None: all) `limits` says in a clause why a setup is none
+    of its, nothing where it is one; `notes` what it does otherwise than our plans; `write` takes the name of the module
+    or file that is written, too. With `any_plan` it runs every plan, and is told of no degrees.
     """
 
     title: str
     stack: str
-    cannot: Callable[[Setup], str]
+    limits: Callable[[Setup], str]
     notes: Callable[[Setup], tuple[str, ...]]
     write: Callable[[Setup, str], str]
+    schedules: Collection[str] | None = None
+    optimizers: Collection[str] | None = None
     any_plan: bool = False
+
+    def cannot(self, setup: Setup) -> str:
+        """Say in a clause why the engine cannot run a setup; nothing where it can."""
+        optimizer = setup.optimizer.name if setup.optimizer else "adam"
+        if limit := self.limits(setup):
+            return limit
+        if self.optimizers is not None and optimizer not in self.optimizers:
+            return f"it has no optimizer {optimizer}"
+        if self.schedules is None or setup.parallel.pp == 1 or setup.schedule in self.schedules:
+            return ""
+        return f"its pipelines run {' or '.join(self.schedules)}, not {setup.schedule}"
 
     def refusal(self, setup: Setup) -> str:
         """Say that the engine cannot run a setup, and why; nothing where it can."""
         why = self.cannot(setup)
         return why and f"{self.title} cannot run {setup.parallel}: {why}"
-
-
-def only_schedules(setup: Setup, names: tuple[str, ...]) -> str:
-    """Say that an engine's pipelines have these schedules alone; nothing where that is enough."""
-    schedule = setup.parallel.schedule.partition(":")[0]
-    if setup.parallel.pp == 1 or schedule in names:
-        return ""
-    return f"its pipelines run {' or '.join(names)}, not {schedule}"
 
 
 def uneven_heads(setup: Setup, *, copies: bool) -> str:
@@ -178,15 +193,15 @@ def uneven_heads(setup: Setup, *, copies: bool) -> str:
     With `copies` several may have a head of keys and values alike.
     """
     model, tp = setup.transformer, setup.parallel.tp
-    if model is None or not (model.heads % tp or model.groups % tp):
-        return ""
-    if model.heads % tp:
+    if model is not None and model.heads % tp:
         return f"tp={tp} does not divide {model.heads} heads"
-    return "" if copies and tp % model.groups == 0 else f"tp={tp} does not divide {model.groups} heads of keys and values"
+    if model is None or model.groups % tp == 0 or (copies and tp % model.groups == 0):
+        return ""
+    return f"tp={tp} does not divide {model.groups} heads of keys and values"
 
 
 def uneven_sequence(setup: Setup) -> str:
-    """Say that the sequence cannot be split for `sp` and context parallelism, a part of each end; nothing where it can."""
+    """Say that the sequence cannot be split for `sp` and context parallelism, which takes a part of each end."""
     parallel = setup.parallel
     parts = (parallel.tp if parallel.sp else 1) * (2 * parallel.cp if parallel.cp > 1 else 1)
     return f"its sequence of {setup.sequence} has no {parts} equal parts" if (setup.sequence or 0) % parts else ""

@@ -23,7 +23,7 @@ from tensor_partitioner.display import nearest
 
 HERE = Path(__file__).parent
 TRACES, ENGINES = "tensor_partitioner.traces", "tensor_partitioner.engines"
-"""Groups of entry points under which other packages add formats of traces, each a `TraceFormat`, and a `Launch` each."""
+"""Groups of entry points under which other packages add formats of traces, as a `TraceFormat`, and a `Launch` each."""
 
 Splits = Callable[[Signature], tuple[tuple[str, ...], str]]
 """The variables along which an engine splits an operator, and why along no others."""

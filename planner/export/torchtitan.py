@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Mapping
 from itertools import accumulate, pairwise
 
-from planner.export.setup import Launch, Setup, first, only_schedules, uneven_heads, uneven_sequence
+from planner.export.setup import Launch, Setup, first, uneven_heads, uneven_sequence
 
 SCHEDULES = {"1f1b": "1F1B", "gpipe": "GPipe", "interleaved": "Interleaved1F1B"}
 
@@ -22,21 +22,18 @@ FLAVORS = {
 Section = Mapping[str, object]
 
 
-def cannot(setup: Setup) -> str:
+def limits(setup: Setup) -> str:
     """Say why torchtitan 0.2 cannot run a setup."""
     parallel = setup.parallel
     replicas = parallel.dp > 1 and not parallel.zero
     mixed = setup.half and not setup.weights_are_half and not parallel.zero
     beside = [f"{axis}={getattr(parallel, axis)}" for axis in ("pp", "tp") if getattr(parallel, axis) > 1]
-    schedule, optimizer = _schedule(setup), setup.optimizer.name if setup.optimizer else "adamw"
-    stages = parallel.pp if schedule == "1f1b" and parallel.pp > 1 else 0
-    single = schedule == "interleaved" and parallel.chunks == 1
+    stages = parallel.pp if setup.schedule == "1f1b" and parallel.pp > 1 else 0
+    single = setup.schedule == "zero-bubble" or (setup.schedule == "interleaved" and parallel.chunks == 1)
     return first(
         "it has models of sequences of tokens alone" if setup.sequence is None else "",
-        f"it has no optimizer {optimizer}" if optimizer not in OPTIMIZERS else "",
-        f"its {schedule} has two chunks a stage or more" if single or schedule == "zero-bubble" else "",
-        only_schedules(setup, tuple(SCHEDULES)),
-        f"its chunks are of alike blocks, and {setup.model} has none" if parallel.chunks > 1 and setup.transformer is None else "",
+        f"its {setup.schedule} has two chunks a stage or more" if single else "",
+        "" if setup.transformer or parallel.chunks == 1 else f"its chunks are of alike blocks: {setup.model} has none",
         f"its 1f1b takes {stages} micro-batches or more, one for each stage" if stages > setup.micro_batches else "",
         uneven_heads(setup, copies=False),
         uneven_sequence(setup),
@@ -107,14 +104,10 @@ def _parallelism(setup: Setup) -> Iterator[tuple[str, object]]:
         yield "expert_parallel_degree", parallel.ep
     yield "pipeline_parallel_degree", parallel.pp
     if parallel.pp > 1:
-        yield "pipeline_parallel_schedule", SCHEDULES[_schedule(setup)]
+        yield "pipeline_parallel_schedule", SCHEDULES[setup.schedule]
         yield "pipeline_parallel_microbatch_size", setup.micro_batch
         if parallel.chunks > 1:
             yield "module_fqns_per_model_part", _chunks(setup)
-
-
-def _schedule(setup: Setup) -> str:
-    return setup.parallel.schedule.partition(":")[0]
 
 
 def _chunks(setup: Setup) -> list[list[str]]:
@@ -127,11 +120,7 @@ def _chunks(setup: Setup) -> list[list[str]]:
 def _optimizer(setup: Setup) -> dict[str, Section]:
     """Return the section of the optimizer; nothing where there is none."""
     chosen = setup.optimizer
-    if chosen is None:
-        return {}
-    decay = chosen.decay if chosen.name == "adamw" else chosen.weight_decay
-    names = {name: getattr(chosen, name) for name in ("lr", "beta1", "beta2", "eps")}
-    return {"optimizer": {"name": OPTIMIZERS[chosen.name], **names, "weight_decay": decay}}
+    return {} if chosen is None else {"optimizer": {"name": OPTIMIZERS[chosen.name], **setup.constants}}
 
 
 def _flavor(setup: Setup) -> tuple[str, str] | None:
@@ -143,12 +132,8 @@ def _flavor(setup: Setup) -> tuple[str, str] | None:
 
 
 def _section(title: str, values: Section) -> str:
-    lines = [f"{name} = {_value(value)}" for name, value in values.items()]
+    lines = [f"{name} = {json.dumps(value)}" for name, value in values.items()]
     return "\n".join(["", f"[{title}]", *lines, ""])
 
 
-def _value(value: object) -> str:
-    return json.dumps(value)
-
-
-TORCHTITAN = Launch("torchtitan", "fsdp2", cannot, notes, write)
+TORCHTITAN = Launch("torchtitan", "fsdp2", limits, notes, write, SCHEDULES, OPTIMIZERS)

@@ -181,10 +181,9 @@ def _vary(source: str, options: Mapping[str, Any]) -> None:
         raise click.UsageError(f"--vary: expected no {', '.join(unmet)}, which cannot be combined with it")
     varied, prices = read_varied(options["vary"]), dict(map(_priced, options["prices"]))
     with progress("deciding", math.prod(map(len, varied.values()))) as done:
-        settings = {"engine": options["engine"], "stack": options["stack"], "budget_s": options["budget"], "pins": options["pins"]}
-        given = {name: value for name, value in given_options(options).items() if name not in varied}
-        settings = {name: value for name, value in settings.items() if name not in varied}
-        cells = decide_each(source, options["topo"], varied, prices, done, **settings, **given)
+        settings = {"budget_s": options["budget"], **{name: options[name] for name in ("engine", "stack", "pins")}}
+        given = {name: value for name, value in (settings | given_options(options)).items() if name not in varied}
+        cells = decide_each(source, options["topo"], varied, prices, done, **given)
     if options["json_path"] is not None:
         write_json(options["json_path"], {"format": "varied/1", "cells": cells})
     stdout().print(varied_table(f"{source} on {options['topo']}", cells))

@@ -47,16 +47,8 @@ PROCESS, VERIFICATION = "executor.process.guard", "executor.torch.verification"
 """Modules that few calls need: they are imported by those."""
 
 OF_DECISION = (
-    "model",
-    "topo",
-    "pins",
-    "pins_file",
-    "objective",
-    "output",
-    "verify",
-    "json_file",
-    "explain",
-    "operator_files",
+    *("model", "topo", "pins", "pins_file", "objective"),
+    *("output", "verify", "json_file", "explain", "operator_files"),
 )
 """The options that have a meaning where ways are compared by name, as decide does."""
 

@@ -147,15 +147,10 @@ def rate(row: RankedCandidate) -> str:
 def assumed(decision: Decision) -> str:
     """Write what is trained, how, and by what software."""
     model = decision.model
-    tokens = () if model.sequence is None else (f"sequence {model.sequence}",)
-    return ", ".join(
-        (f"batch {model.batch}", *tokens, model.precision, f"optimizer {model.optimizer}", _software(decision))
-    )
-
-
-def _software(decision: Decision) -> str:
-    """Write the engine, where one was asked for, and the stack."""
-    return f"{f'engine {decision.engine}, ' if decision.engine else ''}stack {decision.stack}"
+    tokens = "" if model.sequence is None else f"sequence {model.sequence}"
+    engine = "" if decision.engine is None else f"engine {decision.engine}"
+    what = f"batch {model.batch}", tokens, model.precision, f"optimizer {model.optimizer}"
+    return ", ".join(filter(None, (*what, engine, f"stack {decision.stack}")))
 
 
 def searched(decision: Decision) -> str:

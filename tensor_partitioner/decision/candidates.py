@@ -49,8 +49,8 @@ class Branch(NamedTuple):
 class ParallelSpace:
     """All ways to train a network of so many blocks with a batch on all devices; `pins` are words that are given.
 
-    `experts` are those of a layer, 1 without any. `allowed` tells of a way if the engine runs it; None: any. Of recomputation those are tried that change something, of ZeRO's
-    stages 1 and 2 where weights are `updated`.
+    `experts` are those of a layer, 1 without any. Of recomputation those are tried that change something, of ZeRO's
+    stages 1 and 2 where weights are `updated`. `allowed` tells of a way if the engine runs it; None: any.
     """
 
     devices: int

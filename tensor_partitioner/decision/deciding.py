@@ -131,9 +131,9 @@ def decide(  # noqa: PLR0913 -- the settings by their names
     `model` is a name of the zoo, a graph or what `planner.model` takes; `options` are the model's. `batch` is that of a
     step over all devices (default: a graph's own; of a zoo's model the largest that fits with no accumulation,
     by powers of two, up to 4096 samples a device). With an `engine`, candidates are those that its exporter takes,
-    priced by its stack, where no other `stack` is given. `pins` fix degrees, as in `tp=4`. `measured` is a step of the model
-    with this batch, as in "dp=8 = 4.97 s", from which candidates are predicted. No candidate that is left out is faster
-    than `search.lower_bound_s`. With the stack "ours", and where no device stands for all, as on a calibrated
+    priced by its stack, where no other `stack` is given. `pins` fix degrees, as in `tp=4`. `measured` is a step of the
+    model with this batch, as in "dp=8 = 4.97 s", from which candidates are predicted. No candidate that is left out is
+    faster than `search.lower_bound_s`. With the stack "ours", and where no device stands for all, as on a calibrated
     host, candidates are planned and simulated message by message. Raises GraphError, PlanError and TopologyError.
 
     >>> decision = decide("gpt2", "hgx-h100", batch=64)
@@ -351,7 +351,8 @@ class _Deciding:
         if not told:
             raise PlanError(f"{self.source.name}: none of {search.considered} candidates by name can divide it")
         alone_s = self._alone_s(batch, told[0], operations)
-        best_s = told[0].seconds_per_step
+        best_s, parallel = told[0].seconds_per_step, Parallel.read(told[0].parallel) or Parallel()
+        setup = self._setup.divided(parallel, batch)
         lower_s = min(best_s, search.lower_s)
         record = SearchFacts(
             considered=search.considered + self.considered,
@@ -370,12 +371,7 @@ class _Deciding:
             verdict=warning(record) + verdict(model, machine, told, alone_s),
             search=record,
             candidates=told,
-            commands=tuple(
-                commands(
-                    self.source, self._setup.divided(Parallel(), batch), machine, told[0], stack=self.stack,
-                    pins=self.pins, engine=self.engine,
-                )
-            ),
+            commands=tuple(commands(self.source, setup, machine, told[0], self.pins, self.engine, self.stack)),
             engine=None if self.engine is None else self.engine.title,
             one_device_s=alone_s,
             band=None if self._simulates else band(published_scores(), experts=self._experts > 1),

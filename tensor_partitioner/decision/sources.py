@@ -161,16 +161,15 @@ STACK = "compile"
 OWN_EXECUTOR = "torchrun"
 
 
-def commands(  # noqa: PLR0913 -- what a decision was made of
-    source: Source, setup: Setup, machine: MachineFacts, best: RankedCandidate, *, stack: str, pins: Iterable[Degree],
-    engine: Launch | None = None,
+def commands(  # noqa: PLR0913, PLR0917 -- what a decision was made of
+    source: Source, setup: Setup, machine: MachineFacts, best: RankedCandidate, pins: Iterable[Degree],
+    engine: Launch | None, stack: str,
 ) -> Iterator[str]:  # fmt: skip
     """Yield what to type to see it again, to have the plan, to run it, and to have it in other engines.
 
-    `setup` has the decision's batch, `stack` is its, and `pins` and `engine` are those that it was held to.
+    `setup` is of the best, `stack` is the decision's, and `pins` and `engine` are those that it was held to.
     """
-    batch = setup.batch
-    words = " ".join((quote(source.name), *_typed(_options(source, batch))))
+    words = " ".join((quote(source.name), *typed(_options(source, setup.batch))))
     running = [f"mpirun -n {machine.devices} execute plan.json"] if machine.devices <= MOST_WORKERS else []
     topo = f"--topo {quote(machine.name)}"
     if best.parallel is None:
@@ -181,22 +180,22 @@ def commands(  # noqa: PLR0913 -- what a decision was made of
     named = f"{words} --parallel {best.name}"
     by = "" if stack == STACK else f" --stack {stack}"
     yield f"simulate {named} {topo}{by}"
-    held = "".join(f" --pin {quote(pin.asked)}" for pin in pins)
-    held += "".join(f" --engine {name}" for name, of in engines().items() if of is engine)
-    decided = f"decide {words} {topo}{by}{held} -o plan.json"
+    known = {name: exporter for name, exporter in engines().items() if exporter is (engine or exporter)}
+    held = [f" --pin {quote(pin.asked)}" for pin in pins] + [f" --engine {name}" for name in known if engine]
+    decided = f"decide {words} {topo}{by}{''.join(held)} -o plan.json"
     yield f"plan {named} -o plan.json" if isinstance(source, ZooModel) else decided
     yield from running
     nodes = "" if machine.per_node in {1, DEVICES_PER_NODE} else f" {topo}"
-    known, best_setup = engines(), setup.divided(Parallel.read(best.parallel) or Parallel(), batch)
-    able = [name for name, of in known.items() if of is (engine or of) and not of.cannot(best_setup)]
-    yield from (f"export-plan {named} --to {name}{nodes}" for name in sorted(able, key=lambda n: known[n].stack != stack))
+    for name in sorted(known, key=lambda name: known[name].stack != stack):
+        if not known[name].cannot(setup):
+            yield f"export-plan {named} --to {name}{nodes}"
 
 
 def _options(source: Source, batch: int) -> Iterable[tuple[str, object]]:
     return (("batch", batch), *source.options) if isinstance(source, ZooModel) else source.options
 
 
-def _typed(options: Iterable[tuple[str, object]]) -> Iterator[str]:
+def typed(options: Iterable[tuple[str, object]]) -> Iterator[str]:
     """Yield options of a model as they are typed: a flag for what is true or false, else a name and a value."""
     for name, value in options:
         flag = name.replace("_", "-")

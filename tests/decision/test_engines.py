@@ -7,11 +7,7 @@ import tomllib
 
 import pytest
 
-from planner.errors import InputError, PlanError
-from planner.export.setup import Launch, Setup
-from planner.export.targets import TARGETS, engine_named
-from planner.parallel import Parallel
-from tensor_partitioner.commands.decide import main as decide_command
+from planner.export.targets import engine_named
 from tensor_partitioner.commands.export import main as export_command
 from tensor_partitioner.decision import decide
 from tests.export.test_launch import is_of, parsed, schema

@@ -177,7 +177,7 @@ def test_torchtitan_toml():
             assert len(chunks) == parallel.pp * parallel.chunks
             if parallel.chunks > 1:
                 layers = [f"layers.{layer}" for layer in range(job.transformer.layers)]
-                assert sum(chunks, []) == ["tok_embeddings", *layers, "norm", "output"]
+                assert [module for chunk in chunks for module in chunk] == ["tok_embeddings", *layers, "norm", "output"]
 
 
 def test_torchtitan_takes_its_file(tmp_path):
