@@ -12,7 +12,8 @@ from typing import Any
 import click
 
 from planner.errors import GraphError, PlanError
-from planner.export.targets import TARGETS, Launch, engine_named
+from planner.export.setup import Launch
+from planner.export.targets import TARGETS, engine_named
 from planner.failures import JobError
 from planner.files import write_json
 from planner.graph.order import in_structural_order
