@@ -6,15 +6,14 @@ from typing import Any
 
 import msgspec
 
-from planner.export.setup import Launch, Setup, first, only_schedules
+from planner.export.setup import Launch, Setup, first
 
 OPTIMIZERS = {"adam": "Adam", "adamw": "AdamW", "sgd": "SGD", "momentum": "SGD"}
 
 
-def cannot(setup: Setup) -> str:
+def limits(setup: Setup) -> str:
     """Return why DeepSpeed cannot run a setup; "" if it can."""
     parallel = setup.parallel
-    optimizer = setup.optimizer.name if setup.optimizer else "adam"
     pipelined = parallel.pp > 1
     return first(
         "it has no context parallelism; it exchanges heads instead (Ulysses)" if parallel.cp > 1 else "",
@@ -22,8 +21,6 @@ def cannot(setup: Setup) -> str:
         "its tensor parallelism does not split norms along the sequence" if parallel.sp else "",
         "with pipelines, tensor parallelism needs Megatron's modules" if pipelined and parallel.tp > 1 else "",
         f"its pipelines support only zero=0 or 1, not {parallel.zero}" if parallel.zero > 1 and pipelined else "",
-        only_schedules(setup, ("1f1b",)),
-        "" if optimizer in OPTIMIZERS else f"it has no optimizer {optimizer}",
     )
 
 
@@ -59,7 +56,10 @@ def config(setup: Setup) -> dict[str, Any]:
     if setup.half:
         result[setup.half] = {"enabled": True}
     if setup.optimizer is not None:
-        result["optimizer"] = {"type": OPTIMIZERS[setup.optimizer.name], "params": _constants(setup)}
+        params: dict[str, Any] = setup.constants
+        if "beta1" in params:
+            params["betas"] = [params.pop("beta1"), params.pop("beta2")]
+        result["optimizer"] = {"type": OPTIMIZERS[setup.optimizer.name], "params": params}
         if setup.optimizer.clip_norm is not None:
             result["gradient_clipping"] = setup.optimizer.clip_norm
     if parallel.tp > 1:
@@ -72,14 +72,4 @@ def config(setup: Setup) -> dict[str, Any]:
     return result
 
 
-def _constants(setup: Setup) -> dict[str, Any]:
-    chosen = setup.optimizer
-    assert chosen is not None
-    decay = chosen.decay if chosen.name == "adamw" else chosen.weight_decay
-    if "adam" in chosen.name:
-        return {"lr": chosen.lr, "betas": [chosen.beta1, chosen.beta2], "eps": chosen.eps, "weight_decay": decay}
-    momentum = chosen.momentum if chosen.name == "momentum" else 0.0
-    return {"lr": chosen.lr, "momentum": momentum, "weight_decay": decay}
-
-
-DEEPSPEED = Launch("DeepSpeed", cannot, notes, write)
+DEEPSPEED = Launch("DeepSpeed", "eager", limits, notes, write, ("1f1b",), OPTIMIZERS)

@@ -16,7 +16,7 @@ HALVES = {"bf16": "torch.bfloat16", "fp16": "torch.float16"}
 HALF_BYTES = 2
 
 
-def cannot(setup: Setup) -> str:
+def limits(setup: Setup) -> str:
     """Return why FSDP2 by itself cannot run a setup; "" if it can."""
     parallel = setup.parallel
     return first(
@@ -81,4 +81,4 @@ def write(setup: Setup, name: str) -> str:
     return re.sub(r"@(\w+)@", lambda match: values[match[1]], TEMPLATE.read_text())
 
 
-FSDP2 = Launch("FSDP2", cannot, notes, write)
+FSDP2 = Launch("FSDP2", "fsdp2", limits, notes, write)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import groupby
 
-from planner.export.setup import Launch, Setup, first, only_schedules
+from planner.export.setup import Launch, Setup, first, uneven_heads, uneven_sequence
 from planner.export.transformers import Transformer
 
 Flag = tuple[str, object]
@@ -14,20 +13,19 @@ Flag = tuple[str, object]
 SHARDED = {2: "optim_grads", 3: "optim_grads_params"}
 """Megatron-FSDP's names of ZeRO stages."""
 
+CONSTANTS = {"lr": "lr", "momentum": "sgd-momentum", "weight_decay": "weight-decay"}
 OPTIMIZERS = {"adam": "adam", "adamw": "adam", "sgd": "sgd", "momentum": "sgd"}
 
 
-def cannot(setup: Setup) -> str:
-    """Return why Megatron-LM cannot run a setup, as checked by Megatron Core 0.16's parser; "" if it can."""
+def limits(setup: Setup) -> str:
+    """Return why Megatron-LM cannot run a setup, as Megatron Core 0.16 checks it; "" if it can."""
     transformer, parallel = setup.transformer, setup.parallel
     if transformer is None:
         return f"it builds stacks of identical transformer blocks, which {setup.model} is not"
-    optimizer = setup.optimizer.name if setup.optimizer else "adam"
     return first(
         "it has no ALiBi position biases" if transformer.positions == "alibi" else "",
-        only_schedules(setup, ("1f1b", "interleaved")),
-        f"tp={parallel.tp} does not divide {transformer.heads} heads" if transformer.heads % parallel.tp else "",
-        "" if optimizer in OPTIMIZERS else f"it has no optimizer {optimizer}",
+        uneven_heads(setup, copies=True),
+        uneven_sequence(setup),
         "its attention is causal" if not transformer.causal else "",
         "with ep, its tensor parallelism needs sequence parallelism: add sp"
         if parallel.ep > 1 and parallel.tp > 1 and not parallel.sp
@@ -63,8 +61,8 @@ def write(setup: Setup, name: str) -> str:
 def flags(setup: Setup) -> list[Flag]:
     """Return every flag of the command line, in groups."""
     transformer = setup.transformer
-    assert transformer is not None  # `cannot` rejects other models
-    return [*_parallelism(setup), *_model(transformer), *_training(setup)]
+    assert transformer is not None  # `cannot` says so
+    return [*_parallelism(setup), *_model(transformer, setup.parallel.tp), *_training(setup)]
 
 
 def _parallelism(setup: Setup) -> Iterator[Flag]:
@@ -98,14 +96,10 @@ def _parallelism(setup: Setup) -> Iterator[Flag]:
 
 def _layout(layers: tuple[int, ...]) -> str:
     """Return the chunks of blocks, in the order of the network: `Et*3|(t*4|)*6,t*4L`."""
-    chunks = [f"t*{count}" for count in layers]
-    chunks[0], chunks[-1] = f"E{chunks[0]}", f"{chunks[-1]}L"
-    runs = [(chunk, len([*same])) for chunk, same in groupby(chunks)]
-    parts = [f"({chunk}|)*{times}" if times > 1 else f"{chunk}|" for chunk, times in runs]
-    return ",".join(parts).removesuffix("|")
+    return f"E{'|'.join(f't*{count}' for count in layers)}L"
 
 
-def _model(model: Transformer) -> Iterator[Flag]:
+def _model(model: Transformer, tp: int) -> Iterator[Flag]:
     yield "num-layers", model.layers
     yield "hidden-size", model.width
     yield "ffn-hidden-size", model.hidden
@@ -137,8 +131,8 @@ def _model(model: Transformer) -> Iterator[Flag]:
     yield "attention-dropout", 0.0
     yield "hidden-dropout", 0.0
     yield "tokenizer-type", "NullTokenizer"
-    yield "vocab-size", model.vocabulary
-    yield "make-vocab-size-divisible-by", 1
+    yield "vocab-size", model.vocabulary - 1  # the tokenizer adds the end of a document
+    yield "padded-vocab-size", -(-model.vocabulary // tp) * tp
 
 
 def _training(setup: Setup) -> Iterator[Flag]:
@@ -148,17 +142,11 @@ def _training(setup: Setup) -> Iterator[Flag]:
         yield setup.half, True
     if setup.optimizer is not None:
         yield "optimizer", OPTIMIZERS[setup.optimizer.name]
-        yield "lr", setup.optimizer.lr
-        if "adam" in setup.optimizer.name:
-            yield "adam-beta1", setup.optimizer.beta1
-            yield "adam-beta2", setup.optimizer.beta2
-            yield "adam-eps", setup.optimizer.eps
-        else:
-            yield "sgd-momentum", setup.optimizer.momentum if setup.optimizer.name == "momentum" else 0.0
-        yield "weight-decay", setup.optimizer.decay if setup.optimizer.name == "adamw" else setup.optimizer.weight_decay
+        for name, value in setup.constants.items():
+            yield CONSTANTS.get(name, f"adam-{name}"), value
         yield "clip-grad", setup.optimizer.clip_norm or 0.0
     yield "train-iters", 100
     yield "mock-data", True
 
 
-MEGATRON = Launch("Megatron-LM", cannot, notes, write)
+MEGATRON = Launch("Megatron-LM", "megatron", limits, notes, write, ("1f1b", "interleaved"), OPTIMIZERS)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 
 from planner.errors import PlanError
@@ -19,13 +19,17 @@ DEVICES_PER_NODE = 8
 HALVES = {"bfloat16": "bf16", "float16": "fp16"}
 """Engines' names of 16-bit dtypes."""
 
+READ = ("transformer", "sequence", "half", "weights_are_half", "optimizer")
+"""Properties of a Setup that are read from its graph."""
+
 
 @dataclass(frozen=True)
 class Setup:
     """A training of a graph with named parallelism, on nodes of `devices_per_node` devices.
 
     `command` holds the arguments of `plan` that create the plan; alternatively `saved` names a plan for `workers`
-    workers. Raises PlanError for a graph without samples, and for a batch that micro-batches do not divide.
+    workers. `batch` is the number of samples per iteration, over all workers (default: the graph's). Raises PlanError
+    for a graph without samples, and for a batch that micro-batches do not divide.
     """
 
     graph: Graph
@@ -35,13 +39,21 @@ class Setup:
     saved: str = ""
     workers: int = 0
     name: str = ""
+    batch: int = 0
 
     def __post_init__(self) -> None:
         """Raise PlanError for a model without samples, or a batch that cannot be divided."""
-        if batch_size(self.graph) is None:
+        if (batch := self.batch or batch_size(self.graph)) is None:
             raise PlanError(f"{self.model}: expected a model with a batch of samples, found none")
-        self.parallel.micro_batches(self.batch)
+        self.parallel.micro_batches(batch)
+        object.__setattr__(self, "batch", batch)
         object.__setattr__(self, "workers", self.workers or self.parallel.workers)
+
+    def divided(self, parallel: Parallel, batch: int) -> Setup:
+        """Return the same training with other parallelism and batch; it reuses what was read from the graph."""
+        other = replace(self, parallel=parallel, batch=batch, workers=0)
+        other.__dict__.update({name: getattr(self, name) for name in READ})
+        return other
 
     @property
     def model(self) -> str:
@@ -53,16 +65,11 @@ class Setup:
         """The sizes of the transformer, if the model is a stack of identical blocks."""
         return transformer_of(self.graph)
 
-    @property
-    def batch(self) -> int:
-        """Samples per iteration, over all workers."""
-        return batch_size(self.graph) or 0
-
-    @property
+    @cached_property
     def sequence(self) -> int | None:
         """Tokens per sample; None for a model without tokens."""
         tokens = amounts(self.graph).get("tokens")
-        return tokens // self.batch if tokens else None
+        return tokens // (batch_size(self.graph) or 1) if tokens else None
 
     @property
     def micro_batches(self) -> int:
@@ -75,12 +82,12 @@ class Setup:
         """Samples that a data-parallel worker processes at once."""
         return self.batch // (self.parallel.dp * self.micro_batches)
 
-    @property
+    @cached_property
     def half(self) -> str:
         """Dtype of most activations if it has 16 bits, "bf16" or "fp16"; else ""."""
         return HALVES.get(precision(self.graph).partition(",")[0], "")
 
-    @property
+    @cached_property
     def weights_are_half(self) -> bool:
         """True if weights, too, are kept in 16 bits."""
         return weight_dtype(self.graph) in HALVES
@@ -96,10 +103,20 @@ class Setup:
         return Optimizer(names[node.op], **{name: float(str(v)) for name, v in node.attrs.items() if name in known})
 
     @property
-    def weight_bytes(self) -> int:
-        """Bytes of all trained weights."""
-        tensors = (self.graph.tensors[name] for name in self.graph.updates)
-        return sum(tensor.nbytes for tensor in tensors if tensor.role == "weight")
+    def schedule(self) -> str:
+        """The name of the pipeline schedule."""
+        return self.parallel.schedule.partition(":")[0]
+
+    @property
+    def constants(self) -> dict[str, float]:
+        """The optimizer's constants that engines are told; empty without an optimizer."""
+        chosen = self.optimizer
+        if chosen is None:
+            return {}
+        momentum = chosen.momentum if chosen.name == "momentum" else 0.0
+        adam = {"beta1": chosen.beta1, "beta2": chosen.beta2, "eps": chosen.eps}
+        decay = chosen.decay if chosen.name == "adamw" else chosen.weight_decay
+        return {"lr": chosen.lr, **(adam if "adam" in chosen.name else {"momentum": momentum}), "weight_decay": decay}
 
     @property
     def stage_layers(self) -> tuple[int, ...]:
@@ -137,18 +154,32 @@ def parallel_of(plan: Plan) -> Parallel:
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """An engine configured by degrees of parallelism: its title, and the functions that write its files.
+    """An engine configured by degrees of parallelism: its title, its stack, and the functions that write its files.
 
-    `cannot` returns a clause that says why the engine cannot run a setup, "" if it can. `notes` returns where it
-    differs from the plan. `write` also takes the name of the module or file to write. With `any_plan` it runs every
-    plan and needs no degrees.
+    It runs its pipeline `schedules` and its `optimizers` (None: all). `limits` returns a clause that says why else the
+    engine cannot run a setup, "" if it can; `notes` returns where it differs from the plan. `write` also takes the name
+    of the module or file to write. With `any_plan` it runs every plan and needs no degrees.
     """
 
     title: str
-    cannot: Callable[[Setup], str]
+    stack: str
+    limits: Callable[[Setup], str]
     notes: Callable[[Setup], tuple[str, ...]]
     write: Callable[[Setup, str], str]
+    schedules: Collection[str] | None = None
+    optimizers: Collection[str] | None = None
     any_plan: bool = False
+
+    def cannot(self, setup: Setup) -> str:
+        """Say in a clause why the engine cannot run a setup; nothing where it can."""
+        optimizer = setup.optimizer.name if setup.optimizer else "adam"
+        if limit := self.limits(setup):
+            return limit
+        if self.optimizers is not None and optimizer not in self.optimizers:
+            return f"it has no optimizer {optimizer}"
+        if self.schedules is None or setup.parallel.pp == 1 or setup.schedule in self.schedules:
+            return ""
+        return f"its pipelines run {' or '.join(self.schedules)}, not {setup.schedule}"
 
     def refusal(self, setup: Setup) -> str:
         """Return a message that the engine cannot run a setup, and why; "" if it can."""
@@ -156,12 +187,26 @@ class Launch:
         return why and f"{self.title} cannot run {setup.parallel}: {why}"
 
 
-def only_schedules(setup: Setup, names: tuple[str, ...]) -> str:
-    """Return a clause if an engine's pipelines lack the setup's schedule; "" if they have it."""
-    schedule = setup.parallel.schedule.partition(":")[0]
-    if setup.parallel.pp == 1 or schedule in names:
+def uneven_heads(setup: Setup, *, copies: bool) -> str:
+    """Return a clause if tensor-parallel workers cannot have equally many heads; "" if they can.
+
+    With `copies`, several workers may hold the same head of keys and values.
+    """
+    model, tp = setup.transformer, setup.parallel.tp
+    if model is not None and model.heads % tp:
+        return f"tp={tp} does not divide {model.heads} heads"
+    if model is None or model.groups % tp == 0 or (copies and tp % model.groups == 0):
         return ""
-    return f"its pipelines run {' or '.join(names)}, not {schedule}"
+    return f"tp={tp} does not divide {model.groups} heads of keys and values"
+
+
+def uneven_sequence(setup: Setup) -> str:
+    """Say that the sequence cannot be split for `sp` and context parallelism, which takes a part of each end."""
+    parallel = setup.parallel
+    parts = (parallel.tp if parallel.sp else 1) * (2 * parallel.cp if parallel.cp > 1 else 1)
+    return (
+        f"{parts} equal parts do not divide its sequence of {setup.sequence}" if (setup.sequence or 0) % parts else ""
+    )
 
 
 def first(*clauses: str) -> str:
@@ -177,4 +222,4 @@ def write(setup: Setup, name: str) -> str:
     return f"#!/bin/sh\n# {setup.model}: written by export-plan --to torchrun\n{command}{run}"
 
 
-TORCHRUN = Launch("the executor", lambda setup: "", lambda setup: (), write, any_plan=True)
+TORCHRUN = Launch("the executor", "ours", lambda setup: "", lambda setup: (), write, any_plan=True)

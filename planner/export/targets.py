@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import tdl
-from planner.errors import PlanError
+from planner.errors import InputError, PlanError
 from planner.export.deepspeed import DEEPSPEED
 from planner.export.fsdp2 import FSDP2
 from planner.export.megatron import MEGATRON
@@ -22,8 +22,8 @@ from planner.program.tasks import Program
 from tensor_partitioner.display import nearest
 
 HERE = Path(__file__).parent
-TRACES = "tensor_partitioner.traces"
-"""Entry-point group in which other packages add trace formats, each a `TraceFormat`."""
+TRACES, ENGINES = "tensor_partitioner.traces", "tensor_partitioner.engines"
+"""Entry-point groups of other packages: trace formats (each a `TraceFormat`), and engines (each a `Launch`)."""
 
 Splits = Callable[[Signature], tuple[tuple[str, ...], str]]
 """The variables along which an engine splits an operator, and why along no others."""
@@ -58,11 +58,11 @@ class TraceFormat:
 
 
 TARGETS: dict[str, Target | Launch] = {
-    "torchrun": TORCHRUN,
+    "fsdp2": FSDP2,
     "megatron": MEGATRON,
     "torchtitan": TORCHTITAN,
     "deepspeed": DEEPSPEED,
-    "fsdp2": FSDP2,
+    "torchrun": TORCHRUN,
 }
 """By the names of `export-plan --to`; `register_target` adds mesh engines."""
 
@@ -93,8 +93,11 @@ def target_named(name: str) -> Target | Launch | TraceFormat:
         return TARGETS[name]
     for entry in entry_points(group=TRACES, name=name):
         return cast(TraceFormat, entry.load())
+    known = TARGETS | engines()
+    if name in known:
+        return known[name]
     raise PlanError(
-        f"expected a target among {', '.join(TARGETS)}, found {name!r}{nearest(name, TARGETS)}; pip install "
+        f"expected a target among {', '.join(known)}, found {name!r}{nearest(name, known)}; pip install "
         "extras/chakra adds the target chakra"
     )
 
@@ -107,9 +110,23 @@ def mesh_target(name: str) -> Target:
     return target
 
 
+def engines() -> dict[str, Launch]:
+    """Return every engine that is told degrees, by name; after the project's own those that packages add."""
+    known = {name: target for name, target in TARGETS.items() if isinstance(target, Launch)}
+    return known | {entry.name: entry.load() for entry in entry_points(group=ENGINES) if entry.name not in TARGETS}
+
+
+def engine_named(name: str) -> Launch:
+    """Look up an engine that is told degrees, "ours" being the executor; an InputError for any other name."""
+    known = {"ours": TORCHRUN} | engines()
+    if name not in known:
+        raise InputError(f"engine: expected {', '.join(known)}, found {name!r}{nearest(name, known)}")
+    return known[name]
+
+
 def engines_of(setup: Setup) -> dict[str, str]:
     """Return, for every engine configured by degrees, why it cannot run a setup; "" if it can."""
-    return {name: target.cannot(setup) for name, target in TARGETS.items() if isinstance(target, Launch)}
+    return {name: engine.cannot(setup) for name, engine in engines().items()}
 
 
 def _of_samples_only(signature: Signature) -> str | None:

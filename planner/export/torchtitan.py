@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
+from itertools import accumulate, pairwise
 
-from planner.export.setup import Launch, Setup, first, only_schedules
+from planner.export.setup import Launch, Setup, first, uneven_heads, uneven_sequence
 
 SCHEDULES = {"1f1b": "1F1B", "gpipe": "GPipe", "interleaved": "Interleaved1F1B"}
 
@@ -17,23 +19,33 @@ FLAVORS = {
 }
 """Models of torchtitan that are among ours, with layers, width and width of the feed-forward layers."""
 
-ENDS_LIKE_LAYERS = 2
-"""By default torchtitan counts embeddings and the output layer as one layer each when it splits stages."""
-
 Section = Mapping[str, object]
 
 
-def cannot(setup: Setup) -> str:
-    """Return why torchtitan 0.2 cannot run a setup; "" if it can."""
+def limits(setup: Setup) -> str:
+    """Say why torchtitan 0.2 cannot run a setup."""
     parallel = setup.parallel
     replicas = parallel.dp > 1 and not parallel.zero
+    mixed = setup.half and not setup.weights_are_half and not parallel.zero
     beside = [f"{axis}={getattr(parallel, axis)}" for axis in ("pp", "tp") if getattr(parallel, axis) > 1]
+    stages = parallel.pp if setup.schedule == "1f1b" and parallel.pp > 1 else 0
+    single = setup.schedule == "zero-bubble" or (setup.schedule == "interleaved" and parallel.chunks == 1)
     return first(
         "it supports only models of token sequences" if setup.sequence is None else "",
-        only_schedules(setup, tuple(SCHEDULES)),
+        f"its {setup.schedule} schedule needs at least two chunks per stage" if single else "",
+        ""
+        if setup.transformer or parallel.chunks == 1
+        else f"its chunks need identical blocks, which {setup.model} does not have",
+        f"its 1f1b schedule needs at least {stages} micro-batches, one per stage"
+        if stages > setup.micro_batches
+        else "",
+        uneven_heads(setup, copies=False),
+        uneven_sequence(setup),
+        "it also shards weights over context-parallel workers: set zero=3" if parallel.cp > 1 > parallel.zero else "",
         "its tensor parallelism includes sequence parallelism: add sp" if parallel.tp > 1 and not parallel.sp else "",
         "it shards gradients together with the optimizer state: set zero=2" if parallel.zero == 1 else "",
         f"it does not combine replicas with {beside[0]}: set zero=3" if beside and replicas else "",
+        f"with {beside[0]}, it supports mixed precision only with zero=2 or 3" if beside and mixed else "",
         "it computes in float32 or bfloat16" if setup.half == "fp16" else "",
     )
 
@@ -41,12 +53,8 @@ def cannot(setup: Setup) -> str:
 def notes(setup: Setup) -> tuple[str, ...]:
     """Return where torchtitan differs from the plan."""
     lines = []
-    if setup.optimizer and setup.optimizer.name not in OPTIMIZERS:
-        lines.append(f"it has no optimizer {setup.optimizer.name} and uses its default, AdamW")
     if _flavor(setup) is None:
         lines.append(f"torchtitan has no model {setup.model}; register a TrainSpec under the name in [model]")
-    if setup.parallel.cp > 1:
-        lines.append("it also shards weights over context-parallel workers")
     if setup.parallel.recompute == "selective":
         lines.append("its selective recomputation keeps products and attention and recomputes the rest")
     if setup.half and setup.weights_are_half:
@@ -100,21 +108,23 @@ def _parallelism(setup: Setup) -> Iterator[tuple[str, object]]:
         yield "expert_parallel_degree", parallel.ep
     yield "pipeline_parallel_degree", parallel.pp
     if parallel.pp > 1:
-        yield "pipeline_parallel_schedule", SCHEDULES[parallel.schedule.partition(":")[0]]
+        yield "pipeline_parallel_schedule", SCHEDULES[setup.schedule]
         yield "pipeline_parallel_microbatch_size", setup.micro_batch
-        if parallel.chunks > 1 and setup.transformer:
-            parts = parallel.pp * parallel.chunks
-            yield "pipeline_parallel_layers_per_stage", -(-(setup.transformer.layers + ENDS_LIKE_LAYERS) // parts)
+        if parallel.chunks > 1:
+            yield "module_fqns_per_model_part", _chunks(setup)
+
+
+def _chunks(setup: Setup) -> list[list[str]]:
+    """Return the modules of every stage's chunk, in the order of the network."""
+    ends = accumulate(setup.stage_layers, initial=0)
+    chunks = [[f"layers.{layer}" for layer in range(*pair)] for pair in pairwise(ends)]
+    return [["tok_embeddings", *chunks[0]], *chunks[1:-1], [*chunks[-1], "norm", "output"]]
 
 
 def _optimizer(setup: Setup) -> dict[str, Section]:
     """Return the optimizer section; empty if torchtitan lacks the optimizer."""
     chosen = setup.optimizer
-    if chosen is None or chosen.name not in OPTIMIZERS:
-        return {}
-    decay = chosen.decay if chosen.name == "adamw" else chosen.weight_decay
-    names = {name: getattr(chosen, name) for name in ("lr", "beta1", "beta2", "eps")}
-    return {"optimizer": {"name": OPTIMIZERS[chosen.name], **names, "weight_decay": decay}}
+    return {} if chosen is None else {"optimizer": {"name": OPTIMIZERS[chosen.name], **setup.constants}}
 
 
 def _flavor(setup: Setup) -> tuple[str, str] | None:
@@ -126,12 +136,8 @@ def _flavor(setup: Setup) -> tuple[str, str] | None:
 
 
 def _section(title: str, values: Section) -> str:
-    lines = [f"{name} = {_value(value)}" for name, value in values.items()]
+    lines = [f"{name} = {json.dumps(value)}" for name, value in values.items()]
     return "\n".join(["", f"[{title}]", *lines, ""])
 
 
-def _value(value: object) -> str:
-    return f'"{value}"' if isinstance(value, str) else str(value).lower()
-
-
-TORCHTITAN = Launch("torchtitan", cannot, notes, write)
+TORCHTITAN = Launch("torchtitan", "fsdp2", limits, notes, write, SCHEDULES, OPTIMIZERS)

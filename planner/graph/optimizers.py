@@ -7,7 +7,7 @@ named `t`, the number of steps taken. Its outputs replace the weight and its sta
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import partial
 from string import ascii_lowercase
@@ -65,15 +65,8 @@ def _scaled(builder: GraphBuilder, weight: str, gradient: str, factor: str) -> s
     return emit("mul", gradient, factor, name=f"{weight}.grad.clipped", dims=())
 
 
-OPTIMIZERS: dict[str, str | None] = {
-    "momentum": "sgd_momentum",
-    "sgd": "sgd",
-    "adam": "adam",
-    "adamw": "adamw",
-    "rmsprop": "rmsprop",
-    "adagrad": "adagrad",
-    "none": None,
-}
+_OPERATORS = ("sgd", "adam", "adamw", "rmsprop", "adagrad")
+OPTIMIZERS: dict[str, str | None] = {"momentum": "sgd_momentum", **{op: op for op in _OPERATORS}, "none": None}
 """Operator that updates one weight, by optimizer; `none` computes gradients and updates nothing."""
 
 CLIPPING = ("clip_norm", "clip_value")
@@ -112,18 +105,16 @@ class Optimizer(Shown):
 
     def __post_init__(self) -> None:
         """Check every number that has a range."""
-        for name in CLIPPING:
-            most = getattr(self, name)
-            if most is not None and not (type(most) in (int, float) and 0 < most < math.inf):
-                raise GraphError(f"{name} must be a finite number above 0, found {most!r}")
-        for name in ("beta1", "beta2", "alpha"):
-            share = getattr(self, name)
-            if not (type(share) in (int, float) and 0 <= share < 1):
-                raise GraphError(f"{name} must be at least 0 and below 1, found {share!r}")
-        if not (type(self.eps) in (int, float) and 0 < self.eps < math.inf):
-            raise GraphError(f"eps must be a finite number above 0, found {self.eps!r}")
-        if not (type(self.weight_decay) in (int, float) and 0 <= self.weight_decay < math.inf):
-            raise GraphError(f"weight_decay must be a finite number of at least 0, found {self.weight_decay!r}")
+        clipping = [name for name in CLIPPING if getattr(self, name) is not None]
+        self._require("a finite number above 0", (*clipping, "eps"), lambda value: 0 < value < math.inf)
+        self._require("at least 0 and below 1", ("beta1", "beta2", "alpha"), lambda value: 0 <= value < 1)
+        self._require("a finite number of at least 0", ("weight_decay",), lambda value: 0 <= value < math.inf)
+
+    def _require(self, expected: str, names: Iterable[str], holds: Callable[[float], bool]) -> None:
+        for name in names:
+            value = getattr(self, name)
+            if type(value) not in (int, float) or not holds(value):
+                raise GraphError(f"{name} must be {expected}, found {value!r}")
 
 
 CONSTANTS = tuple(field.name for field in fields(Optimizer) if field.name not in ("name", *OF_GRADIENTS))

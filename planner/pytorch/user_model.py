@@ -35,13 +35,8 @@ from planner.pytorch.private import (
 from planner.pytorch.state.contents import is_known
 from tensor_partitioner.display.progress import progress
 
-OPTIMIZERS = {
-    torch.optim.SGD: "sgd",
-    torch.optim.Adam: "adam",
-    torch.optim.AdamW: "adamw",
-    torch.optim.RMSprop: "rmsprop",
-    torch.optim.Adagrad: "adagrad",
-}
+_CLASSES = (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW, torch.optim.RMSprop, torch.optim.Adagrad)
+OPTIMIZERS = {kind: kind.__name__.lower() for kind in _CLASSES}
 """Names of PyTorch's optimizers in this package."""
 
 REFUSED = ("nesterov", "amsgrad", "maximize", "centered", "dampening", "lr_decay", "initial_accumulator_value")

@@ -20,18 +20,9 @@ from planner.search.objectives.storage import PricedStorage, least_bytes_stored,
 from planner.search.partial_sums import MOST_PENALTIES
 from planner.search.space import Candidate, Outcome, Space, State
 
-UNITS = {
-    "": 1,
-    "B": 1,
-    "KB": 10**3,
-    "MB": 10**6,
-    "GB": 10**9,
-    "TB": 10**12,
-    "KiB": 1 << 10,
-    "MiB": 1 << 20,
-    "GiB": 1 << 30,
-    "TiB": 1 << 40,
-}
+PREFIXES = {"K": 1, "M": 2, "G": 3, "T": 4}
+UNITS = {"": 1, "B": 1} | {f"{prefix}B": 1000**power for prefix, power in PREFIXES.items()}
+UNITS |= {f"{prefix}iB": 1024**power for prefix, power in PREFIXES.items()}
 
 FINENESS = 10
 """Prices are multiples of 2^-10 of a unit of cost, per byte stored on some worker."""

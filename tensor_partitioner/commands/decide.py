@@ -12,6 +12,8 @@ from typing import Any
 import click
 
 from planner.errors import GraphError, PlanError
+from planner.export.setup import Launch
+from planner.export.targets import TARGETS, engine_named
 from planner.failures import JobError
 from planner.files import write_json
 from planner.graph.order import in_structural_order
@@ -56,6 +58,10 @@ SHOWN_DEVICES = 16
 STACK_HELP = (
     f"Software stack to predict. {OURS}: this project's executor, simulated worker by worker.  [default: {STACK}, or "
     "that of a launch file]"
+)
+ENGINE_HELP = (
+    f"Search what this engine's exporter takes, priced by its stack: {OURS}, "
+    f"{', '.join(name for name, target in TARGETS.items() if isinstance(target, Launch))}, or an installed one."
 )
 VARY_HELP = (
     "Decide for each value, as in batch=64,128, sequence=8k,32k, nodes=8,16, device=h100,h200, nic=200G,400G or "
@@ -114,6 +120,7 @@ def _with_options_of_plan(command: click.Command) -> click.Command:
 @click.argument("source", metavar="MODEL", shell_complete=MODELS)
 @click.option("--topo", required=True, shell_complete=MACHINES, help=TOPO_HELP)
 @click.option("--stack", type=click.Choice([*STACKS, OURS]), help=STACK_HELP)
+@click.option("--engine", metavar="NAME", help=ENGINE_HELP)
 @click.option("--budget", default=f"{BUDGET_S:g}s", callback=_budget, metavar="TIME", help="Time limit of the search.")
 @click.option("--pin", "pins", multiple=True, metavar="WORD=VALUE", help=PIN_HELP)
 @click.option("--pins", "pins_file", type=click.Path(path_type=Path), metavar="FILE", help=PINS_HELP)
@@ -130,8 +137,9 @@ def main(source: str, **options: Any) -> None:
     begin(options, ("output", "json_path", "page_path"), source_files(source))
     if options["page_path"] is not None and not is_alike(cluster(options["topo"])):
         raise click.UsageError(f"--page: expected a machine of equal devices, found {options['topo']}")
+    if options["engine"] is not None:
+        options["stack"] = options["stack"] or engine_named(options["engine"]).stack
     source, options = launched(source, options, is_fixed=False)
-    options["stack"] = options["stack"] or STACK
     if options["prices"] and not options["vary"]:
         raise click.UsageError("--price-per-hour: expected --vary with it, found none")
     if options["vary"]:
@@ -177,10 +185,9 @@ def _vary(source: str, options: Mapping[str, Any]) -> None:
         raise click.UsageError(f"--vary cannot be combined with {', '.join(unmet)}")
     varied, prices = read_varied(options["vary"]), dict(map(_priced, options["prices"]))
     with progress("deciding", math.prod(map(len, varied.values()))) as done:
-        settings = {"stack": options["stack"], "budget_s": options["budget"], "pins": options["pins"]}
-        given = {name: value for name, value in given_options(options).items() if name not in varied}
-        settings = {name: value for name, value in settings.items() if name not in varied}
-        cells = decide_each(source, options["topo"], varied, prices, done, **settings, **given)
+        settings = {"budget_s": options["budget"], **{name: options[name] for name in ("engine", "stack", "pins")}}
+        given = {name: value for name, value in (settings | given_options(options)).items() if name not in varied}
+        cells = decide_each(source, options["topo"], varied, prices, done, **given)
     if options["json_path"] is not None:
         write_json(options["json_path"], {"format": "varied/1", "cells": cells})
     stdout().print(varied_table(f"{source} on {options['topo']}", cells))
@@ -209,6 +216,7 @@ def _decided(source: str, options: Mapping[str, Any]) -> Decision:
         source,
         options["topo"],
         batch=batch,
+        engine=options.get("engine"),
         stack=options["stack"],
         budget_s=options["budget"],
         pins=(*(pin.asked for pin in pins), *options["pins"]),

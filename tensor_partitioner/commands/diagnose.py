@@ -119,10 +119,8 @@ def _told(diagnosis: Diagnosis, change: OtherSetting) -> str:
     def spelled(word: str, value: object) -> str:
         return launch.spelled.get(word, {}).get(str(value), str(value))
 
-    words = ", ".join(
-        f"{launch.names[word]} {spelled(word, old)} -> {spelled(word, new)}"
-        for word, (old, new) in change.words.items()
-    )
+    changes = ((word, spelled(word, old), spelled(word, new)) for word, (old, new) in change.words.items())
+    words = ", ".join(f"{launch.names[word]} {old} -> {new}" for word, old, new in changes)
     gain = 1 - change.step.seconds / diagnosis.step.seconds
     memory = display.quantity(change.step.needed_bytes, "B")
     return f"{words}: {display.seconds(change.step.seconds)} ({-gain:+.0%}), {memory}"

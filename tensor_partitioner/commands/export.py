@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from functools import singledispatch
 from importlib import import_module
@@ -18,7 +19,6 @@ from planner.files import format_of, write_file, write_json
 from planner.graph.ir import Graph
 from planner.model_source import model as load_model
 from planner.model_source import source_files
-from planner.models import model_options
 from planner.parallel import Parallel
 from planner.plans.plan import Plan
 from planner.plans.plan_json import load_plan
@@ -38,6 +38,7 @@ from tensor_partitioner.commands.planning_options import (
     training_options,
     with_model_options,
 )
+from tensor_partitioner.decision.sources import typed
 from tensor_partitioner.display import exact_bytes, facts
 from topologies import load_topology
 
@@ -174,12 +175,8 @@ def _graph(source: str, options: Mapping[str, Any]) -> Graph:
 
 def _command(source: str, options: Mapping[str, Any], parallel: Parallel) -> tuple[str, ...]:
     """Return the arguments of `plan` that make this plan."""
-    known = model_options()
-    words = [source]
-    for name, value in training_options(source, options).items():
-        flag = name.replace("_", "-")
-        words += [f"--{flag}" if value else f"--no-{flag}"] if known[name].kind == "bool" else [f"--{flag}", str(value)]
-    return (*words, "--parallel", str(parallel))
+    words = shlex.split(" ".join(typed(training_options(source, options).items())))
+    return (source, *words, "--parallel", str(parallel))
 
 
 def _plan(source: str, options: Mapping[str, Any]) -> Plan:

@@ -47,16 +47,8 @@ PROCESS, VERIFICATION = "executor.process.guard", "executor.torch.verification"
 """Modules that few calls need. They are imported only by those calls."""
 
 OF_DECISION = (
-    "model",
-    "topo",
-    "pins",
-    "pins_file",
-    "objective",
-    "output",
-    "verify",
-    "json_file",
-    "explain",
-    "operator_files",
+    *("model", "topo", "pins", "pins_file", "objective"),
+    *("output", "verify", "json_file", "explain", "operator_files"),
 )
 """Options that apply when strategies are compared by name, as `decide` does."""
 

@@ -155,10 +155,10 @@ def rate(row: RankedCandidate) -> str:
 def assumed(decision: Decision) -> str:
     """Return the batch, precision, optimizer and software stack that the decision assumes."""
     model = decision.model
-    tokens = () if model.sequence is None else (f"sequence {model.sequence}",)
-    return ", ".join(
-        (f"batch {model.batch}", *tokens, model.precision, f"optimizer {model.optimizer}", f"stack {decision.stack}")
-    )
+    tokens = "" if model.sequence is None else f"sequence {model.sequence}"
+    engine = "" if decision.engine is None else f"engine {decision.engine}"
+    what = f"batch {model.batch}", tokens, model.precision, f"optimizer {model.optimizer}"
+    return ", ".join(filter(None, (*what, engine, f"stack {decision.stack}")))
 
 
 def searched(decision: Decision) -> str:

@@ -249,11 +249,8 @@ class Bounds:
         own = branch.within, branch.micro_batch
         if self._divisions.get(own) is not None:
             return self._limited_s(self._floor(own, branch.recompute, is_own=True), branch)
-        floors = [
-            self._floor(key, branch.recompute).over(_parts(key, own))
-            for key in self._lineage(branch)
-            if self._divides_alike(key, branch.within.tp)
-        ]
+        keys = (key for key in self._lineage(branch) if self._divides_alike(key, branch.within.tp))
+        floors = [self._floor(key, branch.recompute).over(_parts(key, own)) for key in keys]
         return self._limited_s(Floor(*map(max, zip(*floors, strict=True))), branch) if floors else 0.0
 
     def _limited_s(self, floor: Floor, branch: Branch) -> float:

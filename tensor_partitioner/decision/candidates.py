@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from math import gcd, isqrt
@@ -49,9 +49,8 @@ class Branch(NamedTuple):
 class ParallelSpace:
     """All strategies to train a network with a batch on all devices, restricted by `pins` (values by word).
 
-    `blocks` is the number of blocks that stages can divide. `experts` is the number of experts per layer, 1 without
-    any. `recompute` lists the kinds of recomputation that make a difference. ZeRO stages 1 and 2 are candidates only if
-    weights are `updated`.
+    `experts` are those of a layer, 1 without any. Of recomputation those are tried that change something, of ZeRO's
+    stages 1 and 2 where weights are `updated`. `allowed` tells of a way if the engine runs it; None: any.
     """
 
     devices: int
@@ -61,6 +60,7 @@ class ParallelSpace:
     recompute: tuple[str, ...] = KEPT
     updated: bool = True
     pins: Mapping[str, Word] = field(default_factory=dict)
+    allowed: Callable[[Parallel], bool] | None = None
 
     def degrees(self) -> Iterator[Degrees]:
         """Yield the factorisations whose data parallelism divides the batch and whose stages have a block each."""
@@ -85,7 +85,8 @@ class ParallelSpace:
     def candidates(self, branch: Branch) -> Iterator[Parallel]:
         """Yield the candidates of a branch."""
         schedules = self._schedules(branch.pp, self.batch // (branch.dp * branch.micro_batch))
-        yield from (branch.way(zero, schedule) for zero in self.zeros(branch) for schedule in schedules)
+        ways = (branch.way(zero, schedule) for zero in self.zeros(branch) for schedule in schedules)
+        yield from filter(self.allowed, ways)
 
     def __iter__(self) -> Iterator[Parallel]:
         """Yield every candidate."""
@@ -106,10 +107,12 @@ class ParallelSpace:
                 for branch in space.branches(degrees):
                     zeros = [zero for zero in space.zeros(branch) if zero in (0, WEIGHTS) or "zero" in pins]
                     if branch.dp * branch.pp * branch.micro_batch == self.batch:
-                        yield from map(branch.way, zeros)
+                        yield from filter(self.allowed, map(branch.way, zeros))
 
     def count(self, branch: Branch) -> int:
         """Return the number of candidates of a branch."""
+        if self.allowed is not None:
+            return sum(1 for _ in self.candidates(branch))
         return len(self.zeros(branch)) * len(self._schedules(branch.pp, self.batch // (branch.dp * branch.micro_batch)))
 
     def zeros(self, branch: Branch) -> list[int]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -12,6 +12,8 @@ from pathlib import Path
 from statistics import fmean
 
 from planner.errors import GraphError, InputError, PlanError
+from planner.export.setup import Launch, Setup
+from planner.export.targets import engine_named
 from planner.graph.facts import batch_size
 from planner.graph.ir import Graph
 from planner.graph.order import in_structural_order
@@ -119,7 +121,8 @@ def decide(  # noqa: PLR0913 -- keyword settings
     machine: str | Path | Machine,
     *,
     batch: int | None = None,
-    stack: str = STACK,
+    engine: str | None = None,
+    stack: str | None = None,
     budget_s: float = BUDGET_S,
     pins: Sequence[str] = (),
     measured: str | None = None,
@@ -131,7 +134,8 @@ def decide(  # noqa: PLR0913 -- keyword settings
 
     `model` is a name of the zoo, a graph or anything that `planner.model` takes; `options` are the model's. `batch` is
     the number of samples of a step over all devices. By default it is that of the graph, or for a model of the zoo the
-    largest power of two per device, up to 4096, that fits without accumulation. `pins` fix degrees, as in `tp=4`.
+    largest power of two per device, up to 4096, that fits without accumulation. With an `engine`, only candidates that
+    its exporter accepts are searched, priced by its stack unless `stack` is given. `pins` fix degrees, as in `tp=4`.
     `measured` is a measured step of the model with this batch, as in "dp=8 = 4.97 s", by which predictions are
     corrected. No candidate that was left out is faster than `search.lower_bound_s`. With the stack "ours", and on
     machines where one device does not stand for all, such as a calibrated host, candidates are planned and simulated
@@ -142,12 +146,14 @@ def decide(  # noqa: PLR0913 -- keyword settings
     (True, True)
     """
     require_types(model, machine, batch, budget_s, pins)
+    runs = None if engine is None else engine_named(engine)
+    stack = stack or (STACK if runs is None else runs.stack)
     whole = cluster(machine)
     require_few(whole)
     source, samples = source_of(model, whole.built, batch, options)
     stack, begin = stack if is_alike(whole) else OURS, time.monotonic()
     anchor = None if measured is None else _anchor(measured, source, samples, whole, stack)
-    deciding = _Deciding(source, whole, stack, degrees_of(pins), begin, budget_s, anchor)
+    deciding = _Deciding(source, whole, stack, degrees_of(pins), begin, budget_s, anchor, runs)
     with _uncollected():
         return deciding.decision(deciding.largest_batch() if samples is None else samples)
 
@@ -180,6 +186,7 @@ class _Deciding:
     begin: float = field(default_factory=time.monotonic)
     budget_s: float = float("inf")
     anchor: Anchor | None = None
+    engine: Launch | None = None
     considered: int = 0
     impossible: int = 0
 
@@ -224,7 +231,18 @@ class _Deciding:
             recompute=(keeps, *["selective"] * selects, *["full"] * repeats),
             updated=bool(inner.replica.graph.updates),
             pins={pin.axis: pin.degree for pin in self.pins},
+            allowed=self._allowed(batch),
         )
+
+    def _allowed(self, batch: int) -> Callable[[Parallel], bool] | None:
+        """Return what tells if the engine takes a way; None where none was asked for."""
+        engine = self.engine
+        return None if engine is None else lambda way: not engine.cannot(self._setup.divided(way, batch))
+
+    @cached_property
+    def _setup(self) -> Setup:
+        """What engines are told of the model."""
+        return Setup(self.source.whole(1), Parallel(), self._per_node)
 
     def largest_batch(self) -> int:
         """Return the largest batch that fits without accumulation: a power of two per device, at least 1."""
@@ -252,6 +270,8 @@ class _Deciding:
 
     def _nothing(self, batch: int) -> str:
         """Return why there is no candidate."""
+        if self.engine is not None and (way := next(iter(replace(self.space(batch), allowed=None)), None)) is not None:
+            return self.engine.refusal(self._setup.divided(way, batch))
         if self.pins:
             return (
                 f"{', '.join(map(str, self.pins))}: no way to divide {self.source.name} over {self.cluster.devices} "
@@ -298,7 +318,8 @@ class _Deciding:
     def _searched(self, batch: int) -> list[Projected]:
         """Return searched plans for all devices, for the fewest bytes and the shortest time, if the search is quick."""
         most = {"bytes": SEARCHED_WORKERS, "time": SEARCHED_WORKERS // 2}
-        goals = [goal for goal in most if not self.pins and 1 < self.cluster.devices <= most[goal]]
+        any_plan = not self.pins and (self.engine is None or self.engine.any_plan)
+        goals = [goal for goal in most if any_plan and 1 < self.cluster.devices <= most[goal]]
         projected = list(self._of_goals(goals, batch)) if goals else []
         self.considered += len(goals)
         self.impossible += len(goals) - len(projected)
@@ -334,7 +355,8 @@ class _Deciding:
         if not told:
             raise PlanError(f"{self.source.name}: none of {search.considered} candidates by name can divide it")
         alone_s = self._alone_s(batch, told[0], operations)
-        best_s = told[0].seconds_per_step
+        best_s, parallel = told[0].seconds_per_step, Parallel.read(told[0].parallel) or Parallel()
+        setup = self._setup.divided(parallel, batch)
         lower_s = min(best_s, search.lower_s)
         record = SearchFacts(
             considered=search.considered + self.considered,
@@ -353,7 +375,8 @@ class _Deciding:
             verdict=warning(record) + verdict(model, machine, told, alone_s),
             search=record,
             candidates=told,
-            commands=tuple(commands(self.source, batch, machine, told[0], stack=self.stack, pins=self.pins)),
+            commands=tuple(commands(self.source, setup, machine, told[0], self.pins, self.engine, self.stack)),
+            engine=None if self.engine is None else self.engine.title,
             one_device_s=alone_s,
             band=None if self._simulates else band(published_scores(), experts=self._experts > 1),
             memory_risk=None if self._simulates else memory_risk(published_scores(), told[0]),

@@ -141,11 +141,10 @@ class Anchor(msgspec.Struct, frozen=True, kw_only=True):
 class Decision(msgspec.Struct, Shown, frozen=True, kw_only=True):
     """A decision: what to do and why. Candidates are sorted: those that fit first, then by seconds.
 
-    `one_device_s` are the seconds of a step on one device, if that is as fast as all; None otherwise. `band` is the
-    range of measured over predicted seconds that holds 90% of published runs of such models. `memory_risk` is the share
-    of published runs that exceeded their predicted memory by more than the best candidate leaves free; `memory_margin`
-    is the ratio of measured to predicted memory that 90% of published runs stayed within. `anchor` is the correction by
-    a measured step; all predictions include it.
+    `one_device_s` are the seconds of a step on one device alone, where it is as fast as all. `band` is what 90% of
+    published runs of such models took at least and at most, over their predictions. `memory_risk` is the share of
+    published runs whose memory was above its prediction by more than the best has to spare. `anchor` is what a measured
+    step told, after which candidates are predicted. `engine` runs every candidate, where one was asked for.
     """
 
     format: str = FORMAT
@@ -161,6 +160,7 @@ class Decision(msgspec.Struct, Shown, frozen=True, kw_only=True):
     memory_risk: float | None = None
     memory_margin: float = 1.0
     anchor: Anchor | None = None
+    engine: str | None = None
 
     @property
     def best(self) -> RankedCandidate:

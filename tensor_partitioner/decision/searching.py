@@ -239,8 +239,9 @@ class Search:
             self._try_by_hand(ways)
         for degrees in space.degrees():
             for branch in space.branches(degrees):
-                self.considered += space.count(branch)
-                self._add(branch, 0.0)
+                if candidates := space.count(branch):
+                    self.considered += candidates
+                    self._add(branch, 0.0)
         while self._waiting and self._waiting[0][0] < self._best_s:
             if self._is_over:
                 self._stop()

@@ -8,8 +8,8 @@ from shlex import quote
 
 import planner
 from planner.errors import GraphError, InputError, PlanError
-from planner.export.setup import Setup
-from planner.export.targets import engines_of
+from planner.export.setup import DEVICES_PER_NODE, Launch, Setup
+from planner.export.targets import engines
 from planner.graph.ir import Graph
 from planner.model_source import model_and_options
 from planner.models.zoo import PRECISIONS, defaults, is_zoo_name, trained_as
@@ -162,18 +162,17 @@ STACK = "compile"
 """Default stack of named parallelism."""
 
 OWN_EXECUTOR = "torchrun"
-ENGINES = ("fsdp2", "megatron", "torchtitan", "deepspeed")
-"""Engines, those with the fewest requirements on the model first: FSDP2 takes any module."""
 
 
-def commands(  # noqa: PLR0913 -- the parts of a decision
-    source: Source, batch: int, machine: MachineFacts, best: RankedCandidate, *, stack: str, pins: Iterable[Degree]
-) -> Iterator[str]:
+def commands(  # noqa: PLR0913, PLR0917 -- what a decision was made of
+    source: Source, setup: Setup, machine: MachineFacts, best: RankedCandidate, pins: Iterable[Degree],
+    engine: Launch | None, stack: str,
+) -> Iterator[str]:  # fmt: skip
     """Yield the commands that predict, plan, run and export a decision's best candidate.
 
-    `stack` and `pins` are those of the decision.
+    `setup` is that of the best; `stack`, `pins` and `engine` are those of the decision.
     """
-    words = " ".join((quote(source.name), *_typed(_options(source, batch))))
+    words = " ".join((quote(source.name), *typed(_options(source, setup.batch))))
     running = [f"mpirun -n {machine.devices} execute plan.json"] if machine.devices <= MOST_WORKERS else []
     topo = f"--topo {quote(machine.name)}"
     if best.parallel is None:
@@ -184,27 +183,23 @@ def commands(  # noqa: PLR0913 -- the parts of a decision
     named = f"{words} --parallel {best.name}"
     by = "" if stack == STACK else f" --stack {stack}"
     yield f"simulate {named} {topo}{by}"
-    held = "".join(f" --pin {quote(pin.asked)}" for pin in pins)
-    decided = f"decide {words} {topo}{by}{held} -o plan.json"
+    known = {name: exporter for name, exporter in engines().items() if exporter is (engine or exporter)}
+    held = [f" --pin {quote(pin.asked)}" for pin in pins] + [f" --engine {name}" for name in known if engine]
+    decided = f"decide {words} {topo}{by}{''.join(held)} -o plan.json"
     yield f"plan {named} -o plan.json" if isinstance(source, ZooModel) else decided
     yield from running
-    for engine in _engines(source, batch, best.parallel):
-        yield f"export-plan {named} --to {engine}"
-
-
-def _engines(source: Source, batch: int, parallel: str) -> Iterator[str]:
-    """Yield the first engine that can run the candidate, then this project's executor."""
-    refused = engines_of(Setup(source.whole(batch), Parallel.read(parallel) or Parallel()))
-    yield from [engine for engine in ENGINES if not refused[engine]][:1]
-    yield OWN_EXECUTOR
+    nodes = "" if machine.per_node in {1, DEVICES_PER_NODE} else f" {topo}"
+    for name in sorted(known, key=lambda name: known[name].stack != stack):
+        if not known[name].cannot(setup):
+            yield f"export-plan {named} --to {name}{nodes}"
 
 
 def _options(source: Source, batch: int) -> Iterable[tuple[str, object]]:
     return (("batch", batch), *source.options) if isinstance(source, ZooModel) else source.options
 
 
-def _typed(options: Iterable[tuple[str, object]]) -> Iterator[str]:
-    """Yield model options as command-line arguments: flags for booleans, else a name and a value."""
+def typed(options: Iterable[tuple[str, object]]) -> Iterator[str]:
+    """Yield options of a model as they are typed: a flag for what is true or false, else a name and a value."""
     for name, value in options:
         flag = name.replace("_", "-")
         if isinstance(value, bool):

@@ -90,11 +90,8 @@ def why(candidate: RankedCandidate, best: RankedCandidate, heads: int | None = N
     cause, most = max(parts.items(), key=lambda item: item[1])
     if most <= 0 or net <= 0:
         return "as fast"
-    told = [
-        f"{name.removeprefix('exposed ')} {signed(part)}"
-        for name, part in ranked
-        if abs(part) >= LEAST_SHARE * abs(ranked[0][1])
-    ]
+    least = LEAST_SHARE * abs(ranked[0][1])
+    told = [f"{name.removeprefix('exposed ')} {signed(part)}" for name, part in ranked if abs(part) >= least]
     uneven = _uneven(candidate, best, heads) if cause in OF_THE_SLOWEST else ""
     return "; ".join(filter(None, (f"{signed(net)}: {', '.join(told)}", uneven)))
 

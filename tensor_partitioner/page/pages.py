@@ -86,11 +86,8 @@ def _loads(plan: Plan | None, machine: Machine, step_s: float) -> Uses:
     for source, target in zip(*np.nonzero(plan.bytes), strict=True):
         for resource, amount in machine.route(int(source), int(target)).uses:
             crossed[resource] += amount * float(plan.bytes[source, target])
-    return {
-        shared.name: (round(nbytes), nbytes / (shared.capacity * step_s))
-        for shared, nbytes in zip(machine.resources, crossed, strict=True)
-        if shared.kind == "link"
-    }
+    links = [(link, nbytes) for link, nbytes in zip(machine.resources, crossed, strict=True) if link.kind == "link"]
+    return {link.name: (round(nbytes), nbytes / (link.capacity * step_s)) for link, nbytes in links}
 
 
 def _uses(links: Iterable[LinkUse]) -> Uses:

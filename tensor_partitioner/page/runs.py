@@ -188,12 +188,8 @@ def schedule_lanes(candidate: RankedCandidate) -> Lanes:
     lanes: dict[str, list[Span]] = {}
     for stage, span in _spans(schedule_of(name, parallel.pp, count), candidate.stages):
         lanes.setdefault(f"stage {stage}" if parallel.pp > 1 else "every device", []).append(span)
-    return Lanes(
-        title=f"Schedule of {candidate.name}",
-        seconds=max(spans[-1].stop_s for spans in lanes.values()),
-        lanes=lanes,
-        note=_note(candidate, count),
-    )
+    last_s = max(spans[-1].stop_s for spans in lanes.values())
+    return Lanes(title=f"Schedule of {candidate.name}", seconds=last_s, lanes=lanes, note=_note(candidate, count))
 
 
 def _drawn_micro_batches(micro_batches: int, parallel: Parallel) -> int:

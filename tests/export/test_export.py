@@ -50,7 +50,7 @@ def test_a_target_in_a_users_file(tmp_path, capsys):
     exporting = (str(tmp_path / "plan.json"), "--to", "rows", "-o", str(tmp_path / "placed.py"))
     assert exported(*exporting) == 2
     assert (
-        "expected a target among torchrun, megatron, torchtitan, deepspeed, fsdp2, dtensor, jax, found 'rows'"
+        "expected a target among fsdp2, megatron, torchtitan, deepspeed, torchrun, dtensor, jax, found 'rows'"
         in capsys.readouterr().err
     )
     try:
@@ -192,7 +192,7 @@ def test_the_command_of_all_targets(tmp_path, capsys, monkeypatch):
     assert f"torchrun --nnodes 1 --nproc-per-node 4 -m executor {saved}" in capsys.readouterr().out
     assert exported(saved, "--to", "megatron") == 2
     assert "Megatron-LM cannot run dp=2,tp=2: it builds stacks" in (said := capsys.readouterr().err)
-    assert said.endswith("; torchrun, deepspeed can\n")
+    assert said.endswith("; deepspeed, torchrun can\n")
     assert exported(saved, "--to", "chakra") == 2
     assert "pip install extras/chakra adds the target chakra" in capsys.readouterr().err
     assert exported(saved, "--to", "fdsp2") == 2

@@ -21,7 +21,7 @@ from planner.parallel import Parallel
 
 SCHEMAS = Path(__file__).parent / "schemas"
 LAUNCHES = {name: target for name, target in TARGETS.items() if isinstance(target, Launch)}
-PYTHON = {"int": int, "float": float, "str": str, "bool": bool, "dict": dict}
+PYTHON = {"list": list, "int": int, "float": float, "str": str, "bool": bool, "dict": dict}
 
 CASES = [
     ("gpt2", "dp=8,zero=3", 32, "adamw"),
@@ -173,9 +173,11 @@ def test_torchtitan_toml():
         assert data == parallel.dp
         assert training["global_batch_size"] % (training["local_batch_size"] * data) == 0
         if parallel.pp > 1:
-            per_stage = degrees.get("pipeline_parallel_layers_per_stage")
-            stages = -(-(job.transformer.layers + 2) // per_stage) if per_stage else parallel.pp
-            assert stages == parallel.pp * parallel.chunks
+            chunks = degrees.get("module_fqns_per_model_part", [[]] * parallel.pp)
+            assert len(chunks) == parallel.pp * parallel.chunks
+            if parallel.chunks > 1:
+                layers = [f"layers.{layer}" for layer in range(job.transformer.layers)]
+                assert [module for chunk in chunks for module in chunk] == ["tok_embeddings", *layers, "norm", "output"]
 
 
 def test_torchtitan_takes_its_file(tmp_path):
@@ -231,7 +233,26 @@ REFUSED = [
     ("torchtitan", "gpt2", "tp=2,dp=2,zero=3", (), "add sp"),
     ("torchtitan", "gpt2", "dp=8,zero=1", (), "set zero=2"),
     ("torchtitan", "gpt2", "tp=2,sp,dp=2", (), "not combine replicas with tp=2: set zero=3"),
-    ("torchtitan", "gpt2", "pp=2,micro-batch=1,schedule=zero-bubble", (), "not zero-bubble"),
+    (
+        "torchtitan",
+        "gpt2",
+        "pp=2,micro-batch=1,schedule=zero-bubble",
+        (),
+        "zero-bubble schedule needs at least two chunks",
+    ),
+    (
+        "torchtitan",
+        "gpt2",
+        "pp=2,dp=2,zero=3,micro-batch=1,schedule=interleaved:1",
+        (),
+        "interleaved schedule needs at least two chunks",
+    ),
+    ("torchtitan", "gpt2", "pp=4,dp=2,zero=3,micro-batch=4", (), "needs at least 4 micro-batches"),
+    ("torchtitan", "llama-2-70b", "tp=16,sp,dp=2,zero=3", (), "tp=16 does not divide 8 heads of keys and values"),
+    ("torchtitan", "gpt2", "pp=2,micro-batch=1", (), "with pp=2, it supports mixed precision only"),
+    ("torchtitan", "gpt2", "cp=2,dp=2", (), "set zero=3"),
+    ("torchtitan", "gpt2", "dp=2", ("momentum",), "no optimizer momentum"),
+    ("megatron", "gpt2", "cp=3,dp=2", (), "6 equal parts do not divide its sequence of 1024"),
     ("deepspeed", "gpt2", "cp=2,dp=2", (), "Ulysses"),
     ("deepspeed", "gpt2", "tp=2,sp", (), "does not split norms"),
     ("deepspeed", "gpt2", "pp=2,dp=2,zero=2,micro-batch=1", (), "zero=0 or 1, not 2"),

@@ -18,14 +18,8 @@ from planner.graph.rules.base import (
     zeros,
 )
 
-RULES: dict[str, Rule] = {
-    **elementwise.RULES,
-    **matrix.RULES,
-    **reduction.RULES,
-    **shape.RULES,
-    **compound.RULES,
-    **attention.RULES,
-}
+_FAMILIES = (elementwise, matrix, reduction, shape, compound, attention)
+RULES: dict[str, Rule] = {op: rule for family in _FAMILIES for op, rule in family.RULES.items()}
 
 UNBOUNDED = frozenset((
     "acos", "acosh", "asin", "atanh", "cbrt", "cosh", "div", "exp", "expm1", "hypot", "log", "log10", "log1p", "log2",
