@@ -216,7 +216,7 @@ def _launchers(process: int, cell: Cell) -> list[int]:
     words = _words(process)
     if not words or Path(words[0]).name in ("ip", "unshare", "sh"):
         children = Path(f"/proc/{process}/task/{process}/children").read_text().split()
-        return [found for child in children for found in _launchers(int(child), cell)]
+        return [process for child in children for process in _launchers(int(child), cell)]
     return [process]
 
 
