@@ -108,7 +108,17 @@ def launch(cell: Cell, network: Hosts | None, words: Sequence[str]) -> list[list
 
 def _on(network: Hosts, number: int) -> list[str]:
     name = ("sh", "-c", f'hostname host{number}; "$@"', "sh")
-    return ["ip", "netns", "exec", f"{network.prefix}h{number}", "unshare", "--uts", *name]
+    return [
+        "ip",
+        "netns",
+        "exec",
+        f"{network.prefix}h{number}",
+        "unshare",
+        "--uts",
+        "env",
+        "GLOO_SOCKET_IFNAME=eth0",
+        *name,
+    ]
 
 
 def _free_port() -> int:
