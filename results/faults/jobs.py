@@ -108,7 +108,17 @@ def launch(cell: Cell, network: Hosts | None, words: Sequence[str]) -> list[list
 
 def _on(network: Hosts, number: int) -> list[str]:
     name = ("sh", "-c", f'hostname host{number}; "$@"', "sh")
-    return ["ip", "netns", "exec", f"{network.prefix}h{number}", "unshare", "--uts", *name]
+    return [
+        "ip",
+        "netns",
+        "exec",
+        f"{network.prefix}h{number}",
+        "unshare",
+        "--uts",
+        "env",
+        "GLOO_SOCKET_IFNAME=eth0",
+        *name,
+    ]
 
 
 def _free_port() -> int:
@@ -216,7 +226,7 @@ def _launchers(process: int, cell: Cell) -> list[int]:
     words = _words(process)
     if not words or Path(words[0]).name in ("ip", "unshare", "sh"):
         children = Path(f"/proc/{process}/task/{process}/children").read_text().split()
-        return [found for child in children for found in _launchers(int(child), cell)]
+        return [process for child in children for process in _launchers(int(child), cell)]
     return [process]
 
 

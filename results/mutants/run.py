@@ -24,12 +24,12 @@ def measured_data(count: int, seed: int) -> dict[str, Any]:
     began = time.perf_counter()
     rows: list[dict[str, Any]] = []
     for name, mutants in shares(count).items():
-        found = faults_of(name, mutants, seed)
+        faults = faults_of(name, mutants, seed)
         rows.append(
             {
                 "format": name,
                 "mutants": mutants,
-                "faults": [[fault.number, fault.detector, fault.what] for fault in found],
+                "faults": [[fault.number, fault.detector, fault.what] for fault in faults],
             }
         )
     return {
@@ -49,8 +49,8 @@ def faults_of(name: str, count: int, seed: int) -> list[Fault]:
 def says(data: Any) -> str:
     """Say how many were read, and what was wrong."""
     rows = data["rows"]
-    found = Counter(fault[1] for row in rows for fault in row["faults"])
-    counts = ", ".join(f"{found[detector]} {detector}" for detector in DETECTORS)
+    counted = Counter(fault[1] for row in rows for fault in row["faults"])
+    counts = ", ".join(f"{counted[detector]} {detector}" for detector in DETECTORS)
     sure = sum(data["controls"].values())
     return (
         f"{sum(row['mutants'] for row in rows):,} mutants of {len(rows)} formats, seed {data['seed']}: {counts}. "

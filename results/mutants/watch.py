@@ -91,7 +91,7 @@ def watched(mutants: Sequence[int], make: Callable[[int], Mutant], seconds: int 
         while done < len(mutants):
             rest = mutants[done:]
             results = _read_in_one_process(rest, make, seconds, Path(folder).resolve())
-            faults += [fault for found in results for fault in found]
+            faults += [fault for faults_of_one in results for fault in faults_of_one]
             done += len(results)
     return faults
 
@@ -287,5 +287,5 @@ def controls() -> dict[str, bool]:
     """Say of each control whether its detector finds it."""
     names = list(CONTROLS)
     faults = watched(range(len(names)), lambda number: ("control.py", CONTROLS[names[number]][1], b"1"), CONTROL_S)
-    found = {(names[fault.number], fault.detector) for fault in faults}
-    return {name: (name, detector) in found for name, (detector, _) in CONTROLS.items()}
+    seen = {(names[fault.number], fault.detector) for fault in faults}
+    return {name: (name, detector) in seen for name, (detector, _) in CONTROLS.items()}
