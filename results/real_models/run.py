@@ -97,10 +97,12 @@ def passes(row: Row) -> bool:
 def pages(rows: list[Row]) -> Pages:
     """Return the sentence and the table of README.md."""
     refused, kinds = sum("refused" in row for row in rows), len({MODELS[row["name"]]["kind"] for row in rows})
+    missing = [f"`{name}`" for name in MODELS if name not in {row["name"] for row in rows}]
     says = (
         f"{len(rows)} modules of {kinds} kinds: {len(rows) - refused} are decided, {sum(map(passes, rows))} of them "
         f"proved within {CPU_S} s of CPU and {BYTES / 1e9:g} GB, {refused} are refused."
     )
+    says += f" {len(missing)} have no row yet: {', '.join(missing)}." if missing else ""
     return {"says": says, "machine": f"Measured on: {machine()}.", "models": table(COLUMNS, map(_cells, rows))}
 
 
