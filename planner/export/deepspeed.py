@@ -72,4 +72,4 @@ def config(setup: Setup) -> dict[str, Any]:
     return result
 
 
-DEEPSPEED = Launch("DeepSpeed", "eager", limits, notes, write, ("1f1b",), OPTIMIZERS)
+DEEPSPEED = Launch("DeepSpeed", limits, notes, write, "eager", ("1f1b",), OPTIMIZERS)

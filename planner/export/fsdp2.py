@@ -81,4 +81,4 @@ def write(setup: Setup, name: str) -> str:
     return re.sub(r"@(\w+)@", lambda match: values[match[1]], TEMPLATE.read_text())
 
 
-FSDP2 = Launch("FSDP2", "fsdp2", limits, notes, write)
+FSDP2 = Launch("FSDP2", limits, notes, write, "fsdp2")

@@ -149,4 +149,4 @@ def _training(setup: Setup) -> Iterator[Flag]:
     yield "mock-data", True
 
 
-MEGATRON = Launch("Megatron-LM", "megatron", limits, notes, write, ("1f1b", "interleaved"), OPTIMIZERS)
+MEGATRON = Launch("Megatron-LM", limits, notes, write, "megatron", ("1f1b", "interleaved"), OPTIMIZERS)

@@ -162,10 +162,10 @@ class Launch:
     """
 
     title: str
-    stack: str
     limits: Callable[[Setup], str]
     notes: Callable[[Setup], tuple[str, ...]]
     write: Callable[[Setup, str], str]
+    stack: str = "compile"
     schedules: Collection[str] | None = None
     optimizers: Collection[str] | None = None
     any_plan: bool = False
@@ -222,4 +222,4 @@ def write(setup: Setup, name: str) -> str:
     return f"#!/bin/sh\n# {setup.model}: written by export-plan --to torchrun\n{command}{run}"
 
 
-TORCHRUN = Launch("the executor", "ours", lambda setup: "", lambda setup: (), write, any_plan=True)
+TORCHRUN = Launch("the executor", lambda setup: "", lambda setup: (), write, "ours", any_plan=True)

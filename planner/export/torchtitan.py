@@ -140,4 +140,4 @@ def _section(title: str, values: Section) -> str:
     return "\n".join(["", f"[{title}]", *lines, ""])
 
 
-TORCHTITAN = Launch("torchtitan", "fsdp2", limits, notes, write, SCHEDULES, OPTIMIZERS)
+TORCHTITAN = Launch("torchtitan", limits, notes, write, "fsdp2", SCHEDULES, OPTIMIZERS)

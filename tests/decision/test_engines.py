@@ -108,8 +108,8 @@ class Entry:
 
 def test_an_exporter_of_another_package_is_an_engine(tmp_path, capsys, monkeypatch):
     """One that runs data parallelism without ZeRO alone, whatever is faster."""
-    plain = Launch("Plain", "eager", lambda setup: "it has no ZeRO" if setup.parallel.zero else "", lambda setup: (),
-        lambda setup, name: f"{name}: {setup.parallel}", optimizers=("adamw",), schedules=())  # fmt: skip
+    plain = Launch("Plain", lambda setup: "it has no ZeRO" if setup.parallel.zero else "", lambda setup: (),
+        lambda setup, name: f"{name}: {setup.parallel}", "eager", optimizers=("adamw",), schedules=())  # fmt: skip
     entries = {"tensor_partitioner.engines": [Entry("plain", plain)]}
     monkeypatch.setattr("planner.export.targets.entry_points", lambda group, **_: entries.get(group, []))
     arguments = [
