@@ -1,4 +1,4 @@
-"""The commands as click has them, for the reference."""
+"""The click commands for the reference pages."""
 
 from tensor_partitioner.commands import calibrate as calibrating
 from tensor_partitioner.commands import compare as comparing

@@ -1,4 +1,4 @@
-"""Bring what lies beside `docs/` into the site: the pages and pictures of `results/`, and `examples/`."""
+"""MkDocs hooks that add files outside `docs/` to the site: pages and pictures of `results/`, and `examples/`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ FOLDER = re.compile(r"\]\((?:\.\./)*((?:results|examples)/[^)]*)\)")
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add what experiments show and the examples, under their own paths."""
+    """Add pages and pictures of experiments and the examples, under their own paths."""
     for pattern in BESIDE:
         for path in sorted(ROOT.glob(pattern)):
             files.append(File(path.relative_to(ROOT).as_posix(), str(ROOT), config.site_dir, use_directory_urls=False))
@@ -42,7 +42,7 @@ def on_post_page(output: str, page: Page, config: MkDocsConfig) -> str:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Let links to `results/` and `examples/` lead into the site, and links of experiments to `docs/` too."""
+    """Make links to `results/` and `examples/` point into the site, and links from experiments to `docs/`."""
     depth = page.file.src_uri.count("/")
     if page.file.src_uri.startswith("results/"):
         return re.sub(r"\]\(\.\./\.\./(?:docs/)?", "](../../", markdown)

@@ -1,4 +1,4 @@
-"""The pictures of the explanations, drawn from what the code computes: python docs/pictures/draw.py."""
+"""Draw the pictures of the explanations from computed data: python docs/pictures/draw.py."""
 
 from __future__ import annotations
 
