@@ -8,8 +8,7 @@ from types import MappingProxyType
 import numpy as np
 
 from executor.values import Array, ArrayModule
-from planner.program.arena import ALIGNMENT_BYTES
-from planner.program.tasks import Buffer, Slices, WorkerProgram
+from planner.program.tasks import ALIGNMENT_BYTES, Buffer, Slices, WorkerProgram
 
 
 class Arena:

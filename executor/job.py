@@ -16,10 +16,18 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from executor.agreement import FINITE, file_digest, first_not_finite, not_finite_here, require_agreement
 from executor.backend import HOST_CLOCK, clock_of, synchronize
 from executor.check import check
-from executor.checkpoint import Checkpoint, Saver, saved_tensors
+from executor.checkpoint import (
+    FINITE,
+    Checkpoint,
+    Saver,
+    file_digest,
+    first_not_finite,
+    not_finite_here,
+    require_agreement,
+    saved_tensors,
+)
 from executor.cluster import Cluster
 from executor.data import DataSet
 from executor.kernels import LIBRARIES
@@ -33,8 +41,7 @@ from executor.weights.saving import save_weights
 from planner.errors import InputError
 from planner.graph.facts import classification
 from planner.program.tasks import Compute, Task
-from planner.report.schema import CheckResult, TaskSeconds
-from planner.report.task_seconds import Duration, task_seconds
+from planner.report.schema import CheckResult, Duration, TaskSeconds, task_seconds
 
 WARM_UP = 2
 """Steps that run before one is captured as a graph."""

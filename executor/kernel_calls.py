@@ -18,8 +18,7 @@ from executor.kernels.elementwise import BEYOND_32_BITS
 from executor.schedules import Rate
 from executor.values import Array
 from planner.errors import DataError, InputError
-from planner.program.arena import align
-from planner.program.tasks import Compute, Kernel, SlicedCall, Slices, Task, distinct
+from planner.program.tasks import Compute, Kernel, SlicedCall, Slices, Task, align, distinct
 from planner.program.workspace import combined_bytes
 
 

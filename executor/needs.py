@@ -21,8 +21,8 @@ from executor.kernels.derived import UPDATES
 from executor.process.launch import SharedError
 from executor.training import RankPrograms
 from planner.failures import BAD_INPUT
-from planner.program.needs import MIB, Libraries, Need, arena_need, library_needs, workspace_need
 from planner.program.tasks import Receive, Send, SlicedCall, WorkerProgram, distinct, extents
+from planner.program.workspace import MIB, Libraries, Need, arena_need, library_needs, workspace_need
 from tensor_partitioner.display import quantity
 from topologies.schema import WORKSPACE_BYTES
 

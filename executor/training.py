@@ -22,7 +22,7 @@ from executor.values import Tile, fill, indices, stream
 from executor.weights import Weights
 from executor.worker import Worker
 from planner.graph.ir import Graph, Tensor
-from planner.graph.training_mode import inference_graph
+from planner.graph.training import inference_graph
 from planner.layout import Region
 from planner.layout.region import whole
 from planner.plans.plan import Plan

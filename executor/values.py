@@ -8,14 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from hashlib import blake2b
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.graph.constants import array_of
-from planner.graph.ir import Init, Tensor
+from planner.graph.ir import Init, Tensor, array_of
 from planner.layout import Region, Runs, local_shape
 
 Array = Any  # numpy.ndarray or cupy.ndarray; the two share no base class
@@ -148,3 +149,21 @@ def fill(xp: ArrayModule, out: Array, tile: Tile, number: np.uint64) -> None:
         places = positions(xp, tensor.shape, [axis[part] for axis, part in zip(axes, box, strict=True)])
         values = RANDOM[init.kind](hashed(places, number), tensor.dtype, init)
         out[(*box, ...)] = values.reshape([part.stop - part.start for part in box])
+
+
+# Kernels in CUDA C++: their source, with a shared header, compiled when a process first launches one.
+
+
+NUMBERS = Path(__file__).with_name("numbers.cuh")
+OPTIONS = ("--std=c++17",)
+
+
+def source_of(path: Path) -> str:
+    """Return the source of a file of kernels, with the shared header."""
+    return NUMBERS.read_text() + path.read_text()
+
+
+@cache
+def kernel_of(xp: ArrayModule, path: Path, name: str) -> Any:
+    """Return a kernel of a file by name."""
+    return xp.RawModule(code=source_of(path), options=OPTIONS).get_function(name)

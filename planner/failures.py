@@ -11,7 +11,7 @@ from functools import singledispatch
 from planner.errors import InputError
 from tdl.errors import TDLError
 from tensor_partitioner.display import printable
-from topologies.errors import TopologyError
+from topologies.schema import TopologyError
 
 JOB_FAILED = 1
 BAD_INPUT = 2

@@ -16,8 +16,8 @@ from typing import Any, cast
 from planner.errors import GraphError
 from planner.extensions import dashed, guarded, load_file, parameters_expected
 from planner.graph.build import MIXED
-from planner.graph.checking import check
 from planner.graph.graph_json import load_graph
+from planner.graph.infer import check
 from planner.graph.ir import Graph
 from planner.graph.optimizers import CONSTANTS, OF_GRADIENTS
 from planner.models.options import Training

@@ -8,7 +8,7 @@ from typing import Any
 
 from planner.errors import PlanError
 from planner.layout.ways import AXES, Ways
-from planner.plans.phases import DEFAULT, read_schedule
+from planner.plans.records import DEFAULT, read_schedule
 from tensor_partitioner.display import nearest
 
 STATES, GRADIENTS, WEIGHTS = 1, 2, 3

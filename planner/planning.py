@@ -16,20 +16,20 @@ from planner.graph.ir import Graph
 from planner.graph.order import in_structural_order
 from planner.parallel import GRADIENTS, WEIGHTS, Parallel
 from planner.plans.check import check_workers
-from planner.plans.phases import ACCUMULATION, DEFAULT, INTERLEAVED, SCHEDULE_NAMES, read_schedule
 from planner.plans.plan import Plan
+from planner.plans.records import ACCUMULATION, DEFAULT, INTERLEAVED, SCHEDULE_NAMES, read_schedule
 from planner.plans.rewriting import gather_for_each_pass, gather_once, scatter_each_micro_batch
 from planner.search import SearchOptions, best_plan
 from planner.search.coarse.coarsen import Coarsenings
 from planner.search.memory import parse_memory
-from planner.search.option import Option, options_of
-from planner.search.solver.limits import Tuning
+from planner.search.options import Option, options_of
+from planner.search.solver.problem import Tuning
 from planner.search.stages import with_stages
 
 DEVICES = "devices"
 """The value of `memory` that means: the memory of each worker's own device."""
 
-LOWERING, NEEDS = "planner.program.lower", "planner.program.needs"
+LOWERING, NEEDS = "planner.program.lower", "planner.program.workspace"
 """Imported only if memory is limited."""
 
 WORKERS = (

@@ -12,8 +12,7 @@ import numpy as np
 from planner.layout import EVERYWHERE, PlacementSet, Shard
 from planner.search import SEARCHERS, Limits, Outcome, Searcher, Space, register
 from planner.search.alternatives.labels import Labelling
-from planner.search.alternatives.parallelism import styles_of_graph
-from planner.search.alternatives.restriction import Patterns, best_plan_keeping_to_patterns
+from planner.search.alternatives.parallelism import Patterns, best_plan_keeping_to_patterns, styles_of_graph
 from planner.search.coarse.coarsen import CoarseGraph, Name, TensorVariable
 from planner.search.costs.tables import Term
 from planner.search.joint import best_plan_among_candidates

@@ -13,8 +13,8 @@ import numpy as np
 from msgspec import structs
 from numpy.typing import NDArray
 
-from planner.program.needs import device_needs
 from planner.program.tasks import Buffer, Program, WorkerProgram
+from planner.program.workspace import device_needs
 from planner.report.schema import BufferUse, DeviceMemory
 from simulator.classes import WorkerClasses
 from simulator.interpreter import Timeline

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from itertools import chain
 from pathlib import Path
 
@@ -14,14 +15,48 @@ from planner.errors import PlanError
 from planner.graph.facts import batch_size, contents, phases, weight_dtype
 from planner.plans.plan import Plan
 from planner.plans.plan_json import plan_of
-from planner.report.schema import CollectiveUse, Report, Setting, TaskSeconds, matrix
-from planner.report.task_seconds import task_seconds
-from simulator.breakdown import durations
+from planner.program.lower import Lowering
+from planner.program.tasks import Program
+from planner.report.schema import CollectiveUse, Report, Setting, TaskSeconds, matrix, task_seconds
+from simulator.classes import WorkerClasses, classes, each_alone
 from simulator.interpreter import Operated, Switches
 from simulator.memory import Accounting
-from simulator.programs import PlanProgram, plan_program
-from simulator.simulation import Simulation, simulated
+from simulator.simulation import Simulation, durations, simulated
 from topologies import Machine, load_topology
+
+# A plan's program on the machine that is simulated.
+
+
+@dataclass(frozen=True)
+class PlanProgram:
+    """A plan, its lowering to a program, and the machine that runs it."""
+
+    plan: Plan
+    lowering: Lowering
+    machine: Machine
+
+    @cached_property
+    def program(self) -> Program:
+        """The program of all workers."""
+        return self.lowering.program()
+
+    def in_classes(self, *, library: bool) -> tuple[Program, WorkerClasses]:
+        """Return the programs of one worker of each class, and the classes. With a `library`, it runs the collectives.
+
+        On devices with measured tasks, each worker is alone in its class.
+        """
+        workers = self.plan.workers
+        if any(device.spec.measured is not None for device in self.machine.devices[:workers]):
+            return self.program, each_alone(workers, self.machine)
+        alike = classes(self.lowering.likeness, self.machine, library=library)
+        return self.lowering.program(alike.representatives.tolist()), alike
+
+
+def plan_program(plan: Plan, machine: Machine, prefetch: int) -> PlanProgram:
+    """Lower a plan for a machine. Raises TopologyError if it has too few devices."""
+    machine.require_devices(plan.workers)
+    return PlanProgram(plan, Lowering(plan, prefetch), machine)
+
 
 COLLECTIVES = ("auto", "pairs", "library")
 

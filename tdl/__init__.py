@@ -4,8 +4,7 @@ from tdl import language
 from tdl.analysis import Access, Halo, Output, Strategy
 from tdl.catalog import catalog, register
 from tdl.errors import TDLError
-from tdl.expr import Expr
-from tdl.functions import REDUCERS
+from tdl.expr import REDUCERS, Expr
 from tdl.index import Affine, Bounds, Digits, Index, Whole
 from tdl.language import *  # noqa: F403  # the words that descriptions are written in
 from tdl.operator import Description, Operator, op

@@ -18,8 +18,7 @@ from msgspec import Struct, field
 
 from tdl.analysis import Output
 from tdl.errors import TDLError
-from tdl.expr import Call, Constant, Coordinate, Element, Expr, OpaqueElement, Reduce
-from tdl.functions import FUNCTIONS, REDUCERS
+from tdl.expr import FUNCTIONS, REDUCERS, Call, Constant, Coordinate, Element, Expr, OpaqueElement, Reduce
 from tdl.index import Affine, Bounds, Digits, Index, Whole
 
 Array = np.ndarray[Any, np.dtype[Any]]

@@ -10,8 +10,20 @@ from typing import Any, NoReturn
 from msgspec import Struct
 
 from tdl.errors import TDLError
-from tdl.expr import Call, Constant, Coordinate, Element, Expr, OpaqueElement, Reduce, apply, lift, walk
-from tdl.functions import FUNCTIONS, REDUCERS
+from tdl.expr import (
+    FUNCTIONS,
+    REDUCERS,
+    Call,
+    Constant,
+    Coordinate,
+    Element,
+    Expr,
+    OpaqueElement,
+    Reduce,
+    apply,
+    lift,
+    walk,
+)
 from tdl.index import Affine, Digits, Index, Whole
 
 __all__ = [

@@ -11,8 +11,7 @@ from typing import Literal
 from tdl.expr import Call, Constant, Coordinate, Element, Expr, Reduce, walk
 from tdl.index import Affine, Digits
 from tdl.operator import Description
-from tdl.trace import indices
-from tdl.work import ORDERS
+from tdl.trace import ORDERS, indices
 
 Function = Literal["softmax", "cross entropy", "norm", "root mean square norm", "rotation"]
 """The functions that libraries have kernels for.

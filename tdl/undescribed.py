@@ -16,7 +16,7 @@ from tdl.expr import OpaqueElement
 from tdl.extents import ExtentRules, Shapes
 from tdl.index import Affine, Digits
 from tdl.operator import CATEGORIES, REQUIRED, Attributes, Description, Operator
-from tdl.work import Work
+from tdl.trace import Work
 
 ON_ONE = "1"
 """The variable of a single iteration, and the choice to run on one worker. No description can use this name."""

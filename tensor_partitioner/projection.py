@@ -12,8 +12,7 @@ from planner.parallel import Parallel
 from planner.plans.plan import Plan
 from simulator.projection.block import Block
 from simulator.projection.blocks import blocks_of, repeated, tied_parameters
-from simulator.projection.cluster import Cluster, cluster, require_devices
-from simulator.projection.network import Grid, Network
+from simulator.projection.network import Cluster, Grid, Network, cluster, require_devices
 from simulator.projection.projection import project as project_job
 from simulator.projection.replica import Replica
 from simulator.projection.result import Projection

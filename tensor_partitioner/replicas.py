@@ -12,10 +12,9 @@ import planner
 import tdl
 from planner.errors import PlanError
 from planner.graph.facts import batch_size, recomputed
-from planner.graph.few_segments import FEW, few_segments
-from planner.graph.ir import Graph, Node
+from planner.graph.ir import Graph, Node, depending_on_samples
 from planner.graph.order import PRODUCTS, in_structural_order
-from planner.graph.samples import depending_on_samples
+from planner.graph.repeats import FEW, few_segments
 from planner.layout import Ways
 from planner.layout.ways import STAGES
 from planner.models.zoo import with_few_layers
@@ -26,7 +25,7 @@ from planner.search import SearchOptions
 from planner.search.coarse.coarsen import Coarsenings
 from planner.search.run import search_result
 from simulator.projection.replica import NodeShare, Replica, Transfer, replica, rows_read
-from simulator.projection.sent import added, times
+from simulator.projection.stack import added, times
 from topologies import Machine
 from topologies.kernels import Attention, Product
 

@@ -9,17 +9,17 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from topologies.errors import TopologyError
     from topologies.kernels import Kernel, Product
-    from topologies.library import available
     from topologies.load import full_text, load_topology, parse_topology
     from topologies.machine import Device, Machine, Memory, levels
     from topologies.measured import Estimates, TransferAmounts
+    from topologies.reading import available
+    from topologies.schema import TopologyError
 
 _HOMES = {
-    "topologies.errors": ("TopologyError",),
+    "topologies.schema": ("TopologyError",),
     "topologies.kernels": ("Kernel", "Product"),
-    "topologies.library": ("available",),
+    "topologies.reading": ("available",),
     "topologies.load": ("full_text", "load_topology", "parse_topology"),
     "topologies.machine": ("Device", "Machine", "Memory", "levels"),
     "topologies.measured": ("Estimates", "TransferAmounts"),

@@ -14,8 +14,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from topologies import library
-from topologies.errors import TopologyError
+from topologies import reading
 from topologies.machine import Device, Link, Machine, Memory, Resource
 from topologies.routes import Routes
 from topologies.schema import (
@@ -28,6 +27,7 @@ from topologies.schema import (
     Peak,
     ProcessorEntry,
     SwitchEntry,
+    TopologyError,
     TopologyFile,
 )
 
@@ -36,8 +36,8 @@ MOST = 1 << 17
 
 ENTRIES = ("devices", "processors", "memories", "switches", "links")
 TYPES: Mapping[str, tuple[str, Callable[[str], DeviceSpec | LinkType]]] = {
-    "device_types": ("devices", library.device_type),
-    "link_types": ("links", library.link_type),
+    "device_types": ("devices", reading.device_type),
+    "link_types": ("links", reading.link_type),
 }
 """Each kind of type: the entries that use it and the function that finds the package's own."""
 

@@ -2,20 +2,195 @@
 
 from __future__ import annotations
 
+import re
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import msgspec
+from msgspec.structs import replace
 
+from tensor_partitioner.display import nearest
 from topologies.build import build, expand
-from topologies.described import described, is_described
-from topologies.errors import TopologyError, TopologyWarning
-from topologies.library import MachineFile, find_machine
 from topologies.machine import Machine
-from topologies.reading import decode_record, encode_record, read_record
-from topologies.schema import TopologyFile
+from topologies.reading import (
+    FOLDER,
+    MACHINES,
+    MachineFile,
+    available,
+    decode_record,
+    device_names,
+    device_type,
+    encode_record,
+    find_machine,
+    read_record,
+)
+from topologies.schema import (
+    DeviceEntry,
+    LinkEntry,
+    LinkType,
+    NodeEntry,
+    SoldMachine,
+    SoldMachinesFile,
+    SwitchEntry,
+    TopologyError,
+    TopologyFile,
+    TopologyWarning,
+)
+
+# Machines in one line: `8 x h100`, or `32 x 8 x h100, 400G` (nodes, devices per node, type, Gbit/s per adapter).
+#
+# A product name such as `p5.48xlarge` or `p5.48xlarge-nodes-4` stands for such a line.
+
+
+LINE = re.compile(
+    r"(?:(?P<nodes>[1-9]\d{0,4}) ?x ?)?(?P<count>[1-9]\d{0,3}) ?x ?(?P<type>[a-z][\w-]*)"
+    r"(?:, ?(?P<rate>[1-9]\d{0,4}) ?g(?:bps|bit/s|b/s)?)?",
+    re.IGNORECASE,
+)
+
+USUAL_RATE = {"pcie3": 100, "pcie4": 200, "pcie5": 400}
+"""Gbit/s of the adapter that suits a slot, used if the line gives no rate."""
+
+BYTES_PER_GBIT = 0.12e9
+"""Bytes per second that 1 Gbit/s of an adapter carries, as in the package's link types."""
+
+NETWORK_LATENCY_S = 7.0e-6
+SLOTS = dict.fromkeys(("nvlink4", "nvlink5", "xgmi-mi300x"), "pcie5x16")
+"""The slot of a device in a usual node, by the generation of its NVLinks; all others use PCIe 4."""
+
+SLOT, BETWEEN_SOCKETS = "pcie4x16", "amd-infinity-fabric"
+
+
+SOLD = re.compile(r"(.+?)(?:-nodes-([1-9]\d{0,4}))?")
+
+
+@cache
+def sold() -> Mapping[str, SoldMachine]:
+    """Return the machines that the package knows by product name."""
+    return {machine.name: machine for machine in read_record(FOLDER / "sold.yaml", SoldMachinesFile).sold}
+
+
+def line_of(name: str) -> str:
+    """Return the line that a product name stands for, or the name itself if it is not a product name."""
+    match = SOLD.fullmatch(name.strip())
+    if match is None or (machine := sold().get(match[1])) is None:
+        return name.strip()
+    return machine.node if match[2] is None else f"{match[2]} x {machine.node}, {machine.gbit_per_s}G"
+
+
+def is_described(name: str) -> bool:
+    """Return whether a name describes a machine in one line."""
+    return LINE.fullmatch(line_of(name)) is not None
+
+
+def described(name: str) -> TopologyFile:
+    """Return the machine of a line; raise `TopologyError` if the device type is unknown.
+
+    With NVLinks, the devices of a node connect to an NVSwitch and each has its own adapter. Without them, they share
+    two sockets and one adapter. The network does not block.
+    """
+    match = LINE.fullmatch(line_of(name))
+    assert match is not None
+    device, count = _device(match["type"].lower()), int(match["count"])
+    if match["nodes"] is None and match["rate"]:
+        raise TopologyError(f"{name}: a network rate needs several nodes, for example 2 x {name}")
+    own = _own_node(device, count)
+    if match["nodes"] is None:
+        return usual_node(device, count) if own is None else read_record(MACHINES / f"{own}.yaml", TopologyFile)
+    rate = float(match["rate"] or USUAL_RATE[_slot(device)[:5]])
+    adapter = LinkType(
+        name="adapter", bandwidth_bytes_per_s=rate * BYTES_PER_GBIT, direction="each", latency_s=NETWORK_LATENCY_S
+    )
+    several = count > 1 and (own is not None or device_type(device).nvlinks is not None)
+    return TopologyFile(
+        format="topology/2",
+        name=name,
+        description=f"{name}: typical nodes on a non-blocking network",
+        link_types=(adapter,),
+        nodes=(NodeEntry(name=f"node*{match['nodes']}", machine=own or f"{count} x {device}"),),
+        switches=(SwitchEntry(name="network"),),
+        links=(
+            LinkEntry(ends=(f"node*{match['nodes']}/nic{f'*{count}' if several else '0'}", "network"), type="adapter"),
+        ),
+        collectives=any_family().collectives,
+    )
+
+
+USUAL_COUNT = 8
+MESHED = "xgmi-mi300x"
+"""Link type that joins every two devices of a platform."""
+
+
+def commonness(device: str) -> tuple[bool, bool, float]:
+    """Return a sort key for device types of one name: socketed, then used by a packaged machine, then memory."""
+    return "sxm" in device, _own_node(device, USUAL_COUNT) is not None, device_type(device).memory_bytes or 0.0
+
+
+def _device(text: str) -> str:
+    """Return the device type that a name means; if several begin with it, return the most common."""
+    fitting = [name for name in device_names() if name == text] or [
+        name for name in device_names() if name.startswith(f"{text}-")
+    ]
+    if not fitting:
+        hint = nearest(text, device_names())
+        raise TopologyError(f"expected a type of device ({', '.join(device_names())}), found {text!r}{hint}")
+    return max(fitting, key=commonness)
+
+
+@cache
+def _own_node(device: str, count: int) -> str | None:
+    """Return the packaged machine with this many of these devices and one adapter for each, or None."""
+    for name in available():
+        file = None if name.endswith("-K") else read_record(MACHINES / f"{name}.yaml", TopologyFile)
+        devices = [] if file is None else [(entry.name, entry.type) for entry in file.devices]
+        adapters = () if file is None else file.switches
+        if devices == [(f"gpu*{count}", device)] and any(switch.name == f"nic*{count}" for switch in adapters):
+            return name
+    return None
+
+
+@cache
+def any_family() -> TopologyFile:
+    """Return the family whose collectives stand for those of any nodes."""
+    return read_record(MACHINES / "hgx-h100-nodes-K.yaml", TopologyFile)
+
+
+def _slot(device: str) -> str:
+    links = device_type(device).nvlinks
+    return SLOT if links is None else SLOTS.get(links.direct, SLOT)
+
+
+def usual_node(device: str, count: int) -> TopologyFile:
+    """Return a typical node: on an NVSwitch if the devices have NVLinks, otherwise on two sockets.
+
+    With an NVSwitch, every device has its own network adapter; otherwise all share one.
+    """
+    spec, slot = device_type(device), _slot(device)
+    if spec.nvlinks is not None and spec.nvlinks.direct == MESHED and count == USUAL_COUNT:
+        platform = read_record(MACHINES / "mi300x-platform.yaml", TopologyFile)
+        return replace(platform, devices=(DeviceEntry(name=platform.devices[0].name, type=device),))
+    uplink = f"{slot}-uplink"
+    gpus, nics, slots = (f"{name}{0 if count == 1 else f'*{count}'}" for name in ("gpu", "nic", "plx"))
+    names, links = [slots, "cpu0", nics], [(gpus, slots, slot, 1), (slots, "cpu0", uplink, 1), (nics, slots, uplink, 1)]
+    if count > 1 and spec.nvlinks is not None:
+        names.append("nvswitch")
+        links.append((gpus, "nvswitch", spec.nvlinks.switched, spec.nvlinks.count))
+    elif count > 1:
+        two = count > 2 and count % 2 == 0
+        names = ["cpu*2" if two else "cpu0", "nic0"]
+        links = [(gpus, names[0], slot, 1), ("nic0", "cpu0", uplink, 1)]
+        links += [("cpu0", "cpu1", BETWEEN_SOCKETS, 1)] if two else []
+    return TopologyFile(
+        format="topology/2",
+        name="box",
+        description=f"{count} x {device}",
+        devices=(DeviceEntry(name=gpus, type=device),),
+        switches=tuple(SwitchEntry(name=name) for name in names),
+        links=tuple(LinkEntry(ends=(end, other), type=kind, count=many) for end, other, kind, many in links),
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,9 +18,8 @@ from typing import Any
 import msgspec
 
 from tensor_partitioner.display import Shown
-from topologies.errors import TopologyError
 from topologies.kernels import ALIGNED, Kernel, Rates, attention_s, product_s
-from topologies.schema import CollectiveEntry, DeviceSpec, Products
+from topologies.schema import CollectiveEntry, DeviceSpec, Products, TopologyError
 
 CATEGORIES = ("matmul", "convolution", "reduction", "elementwise", "other")
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
-from topologies.errors import TopologyError
 from topologies.machine import Device, Link, Memory, Route
+from topologies.schema import TopologyError
 
 Path = tuple[tuple[int, bool], ...]  # link numbers in order, and whether each is passed forwards
 Step = tuple[str, int, bool]  # a neighbour, the number of the link to it, and its direction

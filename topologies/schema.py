@@ -343,3 +343,14 @@ class SoldMachinesFile(_Described, frozen=True, kw_only=True):
     """The machines that the package knows by product name."""
 
     sold: tuple[SoldMachine, ...]
+
+
+# Errors and warnings about machine descriptions; commands print them as one line, and an error exits with status 2.
+
+
+class TopologyError(ValueError):
+    """A machine description is wrong: the message gives the file, the place, what was expected and what was found."""
+
+
+class TopologyWarning(UserWarning):
+    """A machine description contains an implausible figure."""

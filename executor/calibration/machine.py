@@ -12,10 +12,8 @@ import numpy as np
 from msgspec import structs
 from scipy.optimize import nnls
 
-from executor.calibration.bench import LEAST_SHARE, collective_entries
-from executor.calibration.device import DeviceFigures
-from executor.calibration.hardware import Hardware
-from executor.calibration.timing import Timed, means
+from executor.calibration.bench import LEAST_SHARE, Hardware, collective_entries
+from executor.calibration.timing import DeviceFigures, Timed, means
 from topologies import TransferAmounts
 from topologies.schema import (
     FORMAT,

@@ -12,7 +12,7 @@ from types import ModuleType
 import numpy as np
 
 from executor.kernels.call import Array, Kernel, KernelCall
-from executor.kernels.window import Framed, dilation, local_ranges, windows
+from executor.kernels.pooling import Framed, dilation, local_ranges, windows
 from planner.program.workspace import (
     at_once,
     batches,

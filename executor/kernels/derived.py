@@ -18,8 +18,7 @@ import tdl
 from executor.kernels.blocks import add_up, blocks
 from executor.kernels.call import NARROW, Action, Array, Kernel, KernelCall
 from executor.kernels.elementwise import BEYOND, require_room
-from executor.kernels.formula import Axes, Formula, FormulaValue, variables_of
-from executor.kernels.functions import Function, function_of
+from executor.kernels.formula import Axes, Formula, FormulaValue, Function, function_of, variables_of
 from tdl.catalog import BUILT_IN
 from tdl.expr import Call, Constant, Coordinate, Element, Expr, Reduce
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from executor.kernels.call import Array, Kernel, KernelCall
-from executor.kernels.segment_sums import segment_sums
+from executor.kernels.selection import segment_sums
 
 
 def rotary(call: KernelCall) -> None:

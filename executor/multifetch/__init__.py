@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from executor.cuda_source import kernel_of
-from executor.values import Array, ArrayModule
+from executor.values import Array, ArrayModule, kernel_of
 
 Box = tuple[tuple[int, int], ...]
 """Half-open ranges of coordinates, one per dimension."""

@@ -18,8 +18,7 @@ from executor.data.base import check_numbers
 from executor.torch.state_files import array_of
 from executor.values import Array, ArrayModule, Tile, indices, rows
 from planner.errors import InputError
-from planner.graph.entries import groups
-from planner.graph.ir import Graph, Tensor
+from planner.graph.ir import Graph, Tensor, groups
 from planner.pytorch.arguments import Arguments, Inputs
 
 Tensors = torch.Tensor | Inputs

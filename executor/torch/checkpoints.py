@@ -20,13 +20,12 @@ from torch.distributed.checkpoint.staging import AsyncStager
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import async_save
 
-from executor.agreement import first_not_finite, require_agreement
-from executor.checkpoint import KEPT, CheckpointError, saved_tensors
+from executor.checkpoint import KEPT, CheckpointError, first_not_finite, require_agreement, saved_tensors
 from executor.torch.optimizers import PlannedUpdates
 from executor.torch.tensors import tensor_of
 from executor.training import Trainer
 from planner.failures import JobError
-from planner.graph.entries import entries_of
+from planner.graph.ir import entries_of
 from planner.layout import Region, local_shape
 from planner.layout.region import boxes, coarser, whole
 

@@ -20,9 +20,8 @@ import torch.distributed as dist
 from executor.arena import Memory
 from executor.exchange import Action, copying, in_order, local, nothing
 from executor.multifetch import Pair
-from executor.torch.sockets import LocalSockets
 from executor.torch.tensors import tensor_of
-from executor.torch.transport import ProcessGroupMessages, others_may_be_lost
+from executor.torch.transport import LocalSockets, ProcessGroupMessages, others_may_be_lost
 from executor.values import Array
 from planner.program.tasks import Piece, Receive, Send, Wait, WorkerProgram
 

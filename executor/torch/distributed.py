@@ -22,8 +22,8 @@ from torch.distributed.tensor import DTensor, Placement, Replicate, Shard
 from torch.distributed.tensor.placement_types import _StridedShard
 
 from executor import checkpoint
-from executor.agreement import checksum, file_digest, require_agreement
 from executor.backend import array_module, require_dtypes
+from executor.checkpoint import checksum, file_digest, require_agreement
 from executor.cluster import HostArray
 from executor.process.environment import is_torchrun
 from executor.torch.batches import Batch, Tensors
@@ -35,14 +35,13 @@ from executor.torch.tensors import tensor_of
 from executor.training import Trainer, rank_programs
 from executor.values import stream
 from executor.weights import Weights
-from executor.weights.files import InMemory, Kind, WeightsError
+from executor.weights.loading import InMemory, Kind, WeightsError
 from executor.weights.saving import state_dict
 from planner import layout as layouts
 from planner.errors import PlanError
-from planner.graph.entries import entries_of, groups
-from planner.graph.ir import Entry, Graph
+from planner.graph.ir import Entry, Graph, entries_of, groups
 from planner.layout import Region
-from planner.layout.mesh_axes import AxisPlacement, StridedShard, interleaved_twice, mesh_axes, uneven
+from planner.layout.ways import AxisPlacement, StridedShard, interleaved_twice, mesh_axes, uneven
 from planner.plans.plan import Plan
 from planner.plans.plan_json import plan_of
 

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
 import torch
 
-from executor.kernels import KERNELS, Kernel, KernelCall
-from executor.torch.tensors import spread, tensors_of
+from executor.kernels import KERNELS, Kernel, KernelCall, run
+from executor.schedules import LEARNING_RATE
+from executor.torch.tensors import are_computed, copy_all, spread, tensor_of, tensors_of, written
+from planner.graph.ir import Value
 
 Compute = Callable[..., object]
 
@@ -76,5 +82,221 @@ ELEMENTWISE: dict[str, Kernel] = {
     **{op: _kernel(op, function, name) for op, (function, name) in OF_NUMBERS.items()},
     "add_n": add_n,
     "cast": cast,
+}
+"""Kernels by operator."""
+
+
+# PyTorch's kernels for normalization over any dimensions (layer, group, instance norm), for a worker's share.
+
+
+native_batch_norm = torch.ops.aten.native_batch_norm
+native_layer_norm_backward = torch.ops.aten.native_layer_norm_backward
+
+
+def variance(call: KernelCall, operands: list[torch.Tensor], out: torch.Tensor) -> None:
+    """Sum squared deviations from the mean over `dims`, divided by the whole tensor's `count`."""
+    (x, centre), dims = operands, call.integers("dims")
+    kept = [dim for dim in range(x.ndim) if dim not in dims]
+    squares = (x - spread(centre, kept, x.ndim)).square_()
+    torch.div(squares.sum(dims) if dims else squares, call.number("count"), out=out)
+
+
+@dataclass(frozen=True, slots=True)
+class Normal:
+    """The operands of normalization: x, and means and variances over the dimensions in the attribute `statistics`."""
+
+    call: KernelCall
+    x: torch.Tensor
+    centre: torch.Tensor
+    squares: torch.Tensor
+
+    @property
+    def inverse(self) -> torch.Tensor:
+        """1 / sqrt(var + eps), broadcast against x."""
+        return self.spread((self.squares + self.call.number("eps")).rsqrt(), "statistics")
+
+    @property
+    def are_rows(self) -> bool:
+        """True if each statistic belongs to a row of adjacent elements, in the order and with the dtype of x."""
+        is_leading = self.call.integers("statistics") == tuple(range(self.centre.ndim))
+        return is_leading and self.x.is_contiguous() and self.x.dtype == self.centre.dtype
+
+    def values(self, factor: torch.Tensor | None = None, offset: torch.Tensor | None = None) -> torch.Tensor:
+        """Return (x - mean) / sqrt(var + eps), optionally times a factor plus an offset for each mean."""
+        if self.are_rows:  # each row is a channel of one image
+            each = [None if y is None else y.reshape(-1) for y in (factor, offset, self.centre, self.squares)]
+            rows = self.x.reshape(1, self.centre.numel(), -1)
+            values: torch.Tensor = native_batch_norm(rows, *each, False, 0.0, self.call.number("eps"))[0]
+            return values.view_as(self.x)
+        values = (self.x - self.spread(self.centre, "statistics")).mul_(self.inverse)
+        if factor is not None and offset is not None:
+            values.mul_(self.spread(factor, "statistics")).add_(self.spread(offset, "statistics"))
+        return values
+
+    def spread(self, operand: torch.Tensor, dims: str) -> torch.Tensor:
+        """Return an operand over the dimensions `dims` (an attribute) of x, broadcast against x."""
+        return spread(operand, self.call.integers(dims), self.x.ndim)
+
+    def summed(self, tensor: torch.Tensor, dims: str) -> torch.Tensor:
+        """Return the sum over all but the dimensions `dims` (an attribute), in that order."""
+        kept = self.call.integers(dims)
+        rest = [dim for dim in range(tensor.ndim) if dim not in kept]
+        wide = torch.promote_types(tensor.dtype, torch.float32)
+        return (tensor.sum(rest, dtype=wide) if rest else tensor).permute([sorted(kept).index(dim) for dim in kept])
+
+
+def normalize(call: KernelCall, operands: list[torch.Tensor], out: torch.Tensor) -> None:
+    """Compute (x - mean) / sqrt(var + eps) * weight + bias."""
+    normal = Normal(call, *operands[:3])
+    weight, bias = (normal.spread(operand, "weights") for operand in operands[3:])
+    torch.addcmul(bias, normal.values(), weight, out=out)
+
+
+def backward_weights(call: KernelCall, operands: list[torch.Tensor], *outs: torch.Tensor) -> None:
+    """Compute the gradients of weight and bias: sums of grad * normalized x and of grad."""
+    grad, normal = operands[0], Normal(call, *operands[1:])
+    weights = tuple(range(normal.centre.ndim, normal.x.ndim))
+    if not normal.are_rows or call.integers("weights") != weights or not weights:
+        copy_all(outs, (normal.summed(normal.values().mul_(grad), "weights"), normal.summed(grad, "weights")))
+        return
+    shape = normal.x.shape[normal.centre.ndim :]
+    like = normal.x.new_empty(shape)  # placeholder for weight and bias, which are not read
+    statistics = normal.spread(normal.centre, "statistics"), normal.inverse
+    gradients = native_layer_norm_backward(grad, normal.x, shape, *statistics, like, like, (False, True, True))
+    copy_all(outs, gradients[1:])
+
+
+def backward_statistics(call: KernelCall, operands: list[torch.Tensor], *outs: torch.Tensor) -> None:
+    """Sum grad * weight * normalized x, and grad * weight, for each mean and variance."""
+    normal = Normal(call, *operands[1:4])
+    weighted = operands[0] * normal.spread(operands[4], "weights")
+    products = normal.values().mul_(weighted)
+    copy_all(outs, (normal.summed(products, "statistics"), normal.summed(weighted, "statistics")))
+
+
+def backward(call: KernelCall, operands: list[torch.Tensor], out: torch.Tensor) -> None:
+    """Compute the gradient of the input, including the paths through mean and variance."""
+    normal, count = Normal(call, *operands[1:4]), call.number("count")
+    products, sums = (operand / count for operand in operands[5:])
+    weighted = operands[0] * normal.spread(operands[4], "weights")
+    torch.mul(weighted.sub_(normal.values(products, sums)), normal.inverse, out=out)
+
+
+NORMAL = written(
+    {
+        "var": variance,
+        "normalize": normalize,
+        "normalize_backward": backward,
+        "normalize_backward_weights": backward_weights,
+        "normalize_backward_statistics": backward_statistics,
+    }
+)
+"""Kernels by operator."""
+
+
+# PyTorch's fused optimizers, which read each operand once. On a GPU they update several weights at once.
+
+
+LEAST = 1 << 14
+"""Elements of a weight from which PyTorch's kernel is faster than NumPy's. Its call takes longer."""
+
+Tensors = list[torch.Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """One step of an optimizer. Outputs may share memory with any input.
+
+    `updated` are the operands that become the outputs, in order: the weight and its states. Operand 1 is the gradient.
+    On a GPU PyTorch's kernels need the same dtype for all. `step` writes them in place, given the call, gradients, and
+    a list for each of them.
+    """
+
+    op: str
+    updated: tuple[int, ...]
+    step: Callable[[KernelCall, Tensors, list[Tensors]], None]
+
+    def __call__(self, call: KernelCall) -> None:
+        """Update one weight."""
+        is_small = call.xp is np and call.inputs[0].size < LEAST
+        if is_small or not self._is_fused(call):
+            run(KERNELS[self.op], call)
+            return
+        operands, outs = tensors_of(call)
+        pairs = [(operands[place], out) for place, out in zip(self.updated, outs, strict=True)]
+        updated = [x if x.data_ptr() == out.data_ptr() else x.clone() for x, out in pairs]
+        self.step(call, [operands[1]], [[tensor] for tensor in updated])
+        for (_, out), tensor in zip(pairs, updated, strict=True):
+            if out.data_ptr() != tensor.data_ptr():
+                out.copy_(tensor)
+
+    def several(self, calls: Sequence[KernelCall]) -> Callable[[], None] | None:
+        """Return one action for several updates; None if one is not in place."""
+        if not all(self._is_fused(call) and self._is_in_place(call) for call in calls):
+            return None
+
+        def action() -> None:  # settings may differ and change
+            groups = defaultdict[tuple[Value, ...], list[KernelCall]](list)
+            for call in calls:
+                groups[_settings(call)].append(call)
+            for group in groups.values():
+                operands = [tensors_of(call)[0] for call in group]
+                self.step(group[0], [x[1] for x in operands], [[x[place] for x in operands] for place in self.updated])
+
+        return action
+
+    def _is_fused(self, call: KernelCall) -> bool:
+        operands, outs = tensors_of(call)
+        weight, *others = (operands[place] for place in (*self.updated, 1))
+        are_alike = all((x.dtype, x.stride()) == (weight.dtype, weight.stride()) for x in others)
+        is_dense = are_computed(call, operands) and all(tensor.is_contiguous() for tensor in (*operands, *outs))
+        return is_dense and (call.xp is np or (are_alike and call.attributes.get("momentum") != 0))
+
+    def _is_in_place(self, call: KernelCall) -> bool:
+        operands, outs = tensors_of(call)
+        return all(operands[place].data_ptr() == out.data_ptr() for place, out in zip(self.updated, outs, strict=True))
+
+
+def _settings(call: KernelCall) -> tuple[Value, ...]:
+    """Return what must be equal for updates to run together: attributes and dtype."""
+    settings = (value for name, value in call.attributes.items() if name != "extents")
+    return call.inputs[0].dtype.name, *(value if isinstance(value, Hashable) else id(value) for value in settings)
+
+
+def _rate(call: KernelCall) -> Any:
+    """Return the learning rate: a number, or the tensor that a captured step reads."""
+    rate: Any = call.attributes[LEARNING_RATE]
+    return rate if isinstance(rate, int | float) else tensor_of(rate)
+
+
+def _sgd(call: KernelCall, gradients: Tensors, updated: list[Tensors]) -> None:
+    weights, *velocities = updated
+    torch._fused_sgd_(
+        weights, gradients, *(velocities or [[]]), lr=_rate(call), momentum=call.number("momentum", 0.0),
+        weight_decay=0.0, dampening=0.0, nesterov=False, maximize=False, is_first_step=False,
+    )  # fmt: skip
+
+
+def _adam(function: Callable[..., object]) -> Callable[[KernelCall, Tensors, list[Tensors]], None]:
+    def step(call: KernelCall, gradients: Tensors, updated: list[Tensors]) -> None:
+        weights, *means = updated
+        count = tensors_of(call)[0][4].to(torch.float32)
+        function(
+            weights, gradients, *means, [], [count] * len(weights),
+            lr=_rate(call), beta1=call.number("beta1"), beta2=call.number("beta2"), eps=call.number("eps"),
+            weight_decay=call.number("decay", 0.0), amsgrad=False, maximize=False,
+        )  # fmt: skip
+
+    return step
+
+
+UPDATES: dict[str, Update] = {
+    update.op: update
+    for update in (
+        Update("sgd", (0,), _sgd),
+        Update("sgd_momentum", (0, 2), _sgd),
+        Update("adam", (0, 2, 3), _adam(torch._fused_adam_)),
+        Update("adamw", (0, 2, 3), _adam(torch._fused_adamw_)),
+    )
 }
 """Kernels by operator."""

@@ -14,7 +14,7 @@ from executor.kernels.elementwise import require_room
 from executor.torch.tensors import array_of, tensor_of
 from planner.errors import DataError, InputError
 from planner.graph.opaque_ops import CALL, GRADIENT, OWN_NAMESPACES
-from planner.pytorch.extensions import advice
+from planner.pytorch.nodes import advice
 
 _VALUE = "Tensor|int|float|bool|number|Device|Generator"
 VALUES = re.compile(rf"(Optional\[)?(List\[)?(Optional\[)?({_VALUE})\]*")

@@ -14,8 +14,7 @@ from executor.torch.state_files import array_of
 from executor.torch.tensors import tensor_of
 from executor.training import Trainer
 from planner.errors import PlanError
-from planner.graph.entries import entries_of
-from planner.graph.ir import Graph, Node, Value
+from planner.graph.ir import Graph, Node, Value, entries_of
 from planner.graph.optimizers import Optimizer, operator_of
 from planner.pytorch.user_model import settings_of
 

@@ -23,9 +23,8 @@ from torch.distributed.rendezvous import rendezvous
 from executor.backend import BackendError, device_place
 from executor.cluster import Cluster
 from executor.torch.collectives import ALL_GATHER, REDUCE_SCATTER, CollectiveMessages
-from executor.torch.sockets import LocalSockets, connected
 from executor.torch.tensors import obstacle, tensor_of
-from executor.torch.transport import ProcessGroupMessages, others_may_be_lost
+from executor.torch.transport import LocalSockets, ProcessGroupMessages, connected, others_may_be_lost
 from executor.transport import Choice, TransportError, TransportSpec, plain_arena, shared_gpu
 from executor.values import Array, ArrayModule
 from planner.failures import JobError

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from executor.cluster import HostArray
-from executor.weights.files import InMemory, WeightsError
+from executor.weights.loading import InMemory, WeightsError
 
 
 def read(path: Path) -> InMemory:

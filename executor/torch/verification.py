@@ -28,11 +28,10 @@ from planner.errors import GraphError
 from planner.graph.infer import describe
 from planner.graph.ir import Graph
 from planner.graph.optimizers import DECAYED, Optimizer
-from planner.graph.training_mode import counter
+from planner.graph.training import counter
 from planner.plans.plan import undivided
-from planner.pytorch.arguments import Arguments
+from planner.pytorch.arguments import Arguments, contained
 from planner.pytorch.capture.trace import Step
-from planner.pytorch.defects import contained
 from planner.pytorch.user_model import UserModel, imported, user_model
 from tensor_partitioner import display
 

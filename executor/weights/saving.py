@@ -15,11 +15,9 @@ from executor.backend import asnumpy
 from executor.cluster import HostArray, raw_bytes
 from executor.process.launch import SharedError, agree, on_first_rank
 from executor.training import Trainer
-from executor.weights.files import CODES
-from executor.weights.loading import Weights
+from executor.weights.loading import CODES, Weights
 from planner.files import named_errors, take_place
-from planner.graph.entries import entries_of
-from planner.graph.ir import Entry
+from planner.graph.ir import Entry, entries_of
 from planner.layout.region import coarser, holders
 
 ALIGNMENT = 8

@@ -5,11 +5,10 @@ from __future__ import annotations
 import re
 from xml.etree import ElementTree as ET
 
-from topologies import library
-from topologies.errors import TopologyError
+from topologies import reading
 from topologies.imports import parse_xml
 from topologies.imports.parts import Parts
-from topologies.schema import LinkType
+from topologies.schema import LinkType, TopologyError
 
 LANE = {1: 0.25, 2: 0.5, 3: 128 / 130, 4: 2 * 128 / 130, 5: 4 * 128 / 130}  # 1e9 bytes/s, by generation
 WIDTHS = (16, 8, 4, 2, 1)
@@ -144,7 +143,7 @@ class _Reader:
 
     def _nvlink(self, megabytes: int, *, switched: bool) -> str:
         name = f"nvlink-{megabytes}MBps" + ("-switch" if switched else "")
-        like = library.link_types()["nvlink3-switch" if switched else "nvlink3"]
+        like = reading.link_types()["nvlink3-switch" if switched else "nvlink3"]
         self.parts.link_types[name] = LinkType(
             name=name, bandwidth_bytes_per_s=megabytes * 1e6, direction="each", latency_s=like.latency_s
         )

@@ -16,11 +16,10 @@ from typing import Annotated, TypeVar
 
 import msgspec
 
-from topologies import library
-from topologies.errors import TopologyError
+from topologies import reading
 from topologies.imports.parts import MOST, Parts
 from topologies.reading import decode_record
-from topologies.schema import LinkType
+from topologies.schema import LinkType, TopologyError
 
 T = TypeVar("T")
 Count = Annotated[int, msgspec.Meta(ge=1, le=MOST)]
@@ -306,7 +305,7 @@ class InfraGraphReader:
         if rate not in GENERATIONS:
             raise TopologyError(f"link {link.name}: expected GT/s of PCIe ({', '.join(map(str, GENERATIONS))})")
         self.parts.note("PCIe links with only GT/s are assumed to have 16 lanes.")
-        return library.link_type("pcie3x16").bandwidth_bytes_per_s * (1 << (GENERATIONS[rate] - 3))
+        return reading.link_type("pcie3x16").bandwidth_bytes_per_s * (1 << (GENERATIONS[rate] - 3))
 
     def _kind(self, link: _Link) -> str | None:
         """Return the packaged link type that matches a link's name or description, or None."""
@@ -325,7 +324,7 @@ class InfraGraphReader:
         text, said = _text(edge.link), edge.link.physical.latency
         like = "nvlink3-switch" if "nvlink" in text else "pcie3x16" if of_gpu else "pcie3x16-uplink"
         like = "ethernet-100g" if edge.where == BETWEEN else like
-        latency = library.link_type(like).latency_s
+        latency = reading.link_type(like).latency_s
         given = [getattr(said, unit) * factor for unit, factor in SECONDS.items() if said and getattr(said, unit)]
         if not given:
             self.parts.note(f"Links {edge.link.name} have no latency: that of {like} is assumed.")

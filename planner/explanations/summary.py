@@ -29,17 +29,15 @@ from planner.explanations.words import (
     pattern_of,
     placement_word,
 )
-from planner.graph.accumulation import accumulates
-from planner.graph.entries import groups
 from planner.graph.facts import phases
-from planner.graph.ir import ITEM_BYTES, Entry, Node
+from planner.graph.ir import ITEM_BYTES, Entry, Node, groups
+from planner.graph.micro_batches import accumulates
 from planner.layout import PARTIAL, REPLICATE, TERMS, Placement, Shard, Strategy, elements, group_of, owned_by_all
 from planner.plans.plan import Plan
 from planner.plans.plan_json import plan_of
 from planner.search.coarse.coarsen import TensorVariable, Ties
 from planner.search.costs.domains import Domain, Strategies
-from planner.search.objectives.roofline import kernels_of_nodes, slowest_worker_seconds
-from planner.search.objectives.timing import Time
+from planner.search.objectives.timing import Time, kernels_of_nodes, slowest_worker_seconds
 from planner.search.options import SearchOptions
 from planner.search.run import space_of
 from planner.search.space import Space, State

@@ -15,8 +15,7 @@ from planner.errors import PlanError
 from planner.explanations.accounts import OPERATOR, bytes_by, flows
 from planner.export.moves import Engine, Mesh, joined, mesh_of, only, split_once, uneven_split
 from planner.export.targets import Target, mesh_target
-from planner.graph.entries import entries_of, groups
-from planner.graph.ir import Graph
+from planner.graph.ir import Graph, entries_of, groups
 from planner.layout import EVERYWHERE, PARTIAL, TERMS, Layout, signatures
 from planner.layout.ways import STAGES
 from planner.parallel import Parallel

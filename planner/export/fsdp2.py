@@ -8,8 +8,7 @@ from collections import Counter
 from pathlib import Path
 
 from planner.export.setup import Launch, Setup, first
-from planner.graph.entries import entries_of
-from planner.graph.ir import ITEM_BYTES
+from planner.graph.ir import ITEM_BYTES, entries_of
 
 TEMPLATE = Path(__file__).parent / "fsdp2.txt"
 HALVES = {"bf16": "torch.bfloat16", "fp16": "torch.float16"}

@@ -15,7 +15,7 @@ import tdl
 from planner.export.targets import Target
 from planner.graph.ir import Graph, Node, Tensor
 from planner.layout import EVERYWHERE, PARTIAL, REPLICATE, TERMS, Layout, Placement, Shard, Signature, signatures
-from planner.layout.signature import leading_variable
+from planner.layout.region import leading_variable
 from planner.plans.plan import Plan
 
 

@@ -17,7 +17,7 @@ from planner.export.setup import TORCHRUN, Launch, Setup
 from planner.export.torchtitan import TORCHTITAN
 from planner.extensions import register_named
 from planner.layout import Signature
-from planner.layout.signature import leading_variable
+from planner.layout.region import leading_variable
 from planner.program.tasks import Program
 from tensor_partitioner.display import nearest
 

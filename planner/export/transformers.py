@@ -9,10 +9,9 @@ from math import prod
 import numpy as np
 
 import tdl
-from planner.graph.constants import array_of
 from planner.graph.facts import copies_of_weights
 from planner.graph.infer import describe
-from planner.graph.ir import Graph, Node, Tensor
+from planner.graph.ir import Graph, Node, Tensor, array_of
 from tdl.expr import Call, Element, walk
 from tdl.traits import Traits, traits_of
 

@@ -8,10 +8,8 @@ from dataclasses import dataclass, field, replace
 from itertools import accumulate
 
 from planner.errors import GraphError
-from planner.graph.checking import check
-from planner.graph.constants import Array, values
-from planner.graph.infer import infer
-from planner.graph.ir import Graph, Init, Node, Tensor, Value, renamed
+from planner.graph.infer import check, infer
+from planner.graph.ir import Array, Graph, Init, Node, Tensor, Value, renamed, values
 
 DATA = Init("data")
 ZEROS = Init("zeros")
@@ -126,7 +124,7 @@ class GraphBuilder:
         return tensor.name if tensor.name in self.tensors else self.declare(tensor)
 
     def constant(self, name: str, array: Array, role: str = "constant") -> str:
-        """Add a tensor of given values (see `constants.py`), a "constant" or a "buffer"; return its name."""
+        """Add a tensor of given values (see `ir.py`), a "constant" or a "buffer"; return its name."""
         try:
             init = values(array)
         except GraphError as error:

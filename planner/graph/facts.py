@@ -7,9 +7,8 @@ from collections.abc import Iterable, Mapping
 from math import prod
 
 from planner.graph.infer import describe
-from planner.graph.ir import FLOATING, Graph, Node, Tensor
+from planner.graph.ir import FLOATING, Graph, Node, Tensor, depending_on_samples
 from planner.graph.micro_batches import BEFORE, FORWARD, UPDATE, phases_of_nodes
-from planner.graph.samples import depending_on_samples
 from tdl.traits import traits_of
 
 TOKENS_RANK = 2

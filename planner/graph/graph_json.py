@@ -23,7 +23,7 @@ import msgspec
 
 from planner.errors import GraphError
 from planner.files import format_of
-from planner.graph.checking import check
+from planner.graph.infer import check
 from planner.graph.ir import Entry, Graph, Init, Node, Tensor, Value
 from planner.graph.opaque_ops import CALL, GRADIENT, register_called
 

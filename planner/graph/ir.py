@@ -1,11 +1,24 @@
-"""The training graph: tensors, nodes and the loop's updates. Data only; `checking.py` validates it."""
+"""The training graph: tensors, nodes and the loop's updates. Data only; `infer.py` validates it."""
 
 from __future__ import annotations
 
+import binascii
 import math
-from collections.abc import Mapping
+import zlib
+from base64 import b64decode, b64encode
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from hashlib import sha256
+from math import prod
+from typing import Any
 
+import ml_dtypes  # noqa: F401 (makes bfloat16 a dtype of NumPy)
+import numpy as np
+from numpy.typing import NDArray
+
+import tdl
+from planner.errors import GraphError
 from tensor_partitioner.display import Shown
 
 Value = bool | int | float | str | None | tuple["Value", ...] | Mapping[str, "Value"]
@@ -20,7 +33,7 @@ class Init:
     """Initial values of a tensor that no node produces.
 
     `kind` is "zeros", "ones", "uniform" (values in [-scale, scale) from the global hash), "integers" (0 <= value <
-    below, from the global hash), "values" (given values, see `constants.py`) or "data" (from the data set). For labels,
+    below, from the global hash), "values" (given values) or "data" (from the data set). For labels,
     `below` is the number of classes and `ignored` an additional value that they may hold.
     """
 
@@ -129,3 +142,119 @@ class Graph(Shown):
     def __repr__(self) -> str:
         named = f" {self.name}" if self.name else ""
         return f"<graph{named} of {len(self.nodes)} nodes and {len(self.tensors)} tensors>"
+
+
+# Tensors with given values, stored in the graph itself as compressed text.
+#
+# The text is base64 of the zlib-compressed elements in row-major order, least significant byte first. Graphs are
+# files that people read and send, so only small or regular tensors are stored this way (positions, masks, tables of
+# relative positions). Weights are not constants.
+
+
+Array = NDArray[Any]
+
+MOST_CHARACTERS = 1 << 20
+"""Largest number of characters for the values of one tensor."""
+
+
+def values(array: Array) -> Init:
+    """Return an Init that holds an array's values; raise GraphError for an unknown dtype or too many characters."""
+    content = np.asarray(array)
+    if content.dtype.name not in ITEM_BYTES:
+        raise GraphError(f"values of dtype {content.dtype}: expected one of {', '.join(ITEM_BYTES)}")
+    little = content.astype(content.dtype.newbyteorder("<")) if content.dtype.byteorder == ">" else content
+    text = b64encode(zlib.compress(np.ascontiguousarray(little).tobytes(), 9)).decode()
+    if len(text) > MOST_CHARACTERS:
+        raise GraphError(
+            f"values of shape {content.shape} take {len(text)} characters, more than {MOST_CHARACTERS}; "
+            "compute them by operators, or make them an input or a weight"
+        )
+    return Init("values", values=text)
+
+
+def array_of(tensor: Tensor) -> Array:
+    """Return a tensor's initial values, read-only; raise GraphError if their number does not match its shape."""
+    return _array(tensor.init.values if tensor.init else "", tensor.shape, tensor.dtype)
+
+
+@lru_cache(maxsize=1 << 10)
+def _array(text: str, shape: tuple[int, ...], dtype: str) -> Array:
+    nbytes = prod(shape) * ITEM_BYTES[dtype]
+    if len(text) > MOST_CHARACTERS:
+        raise GraphError(f"values of {len(text)} characters, expected at most {MOST_CHARACTERS}")
+    try:
+        # Limit the output, so that a small file cannot fill the memory.
+        raw = zlib.decompressobj().decompress(b64decode(text, validate=True), nbytes + 1)
+    except (binascii.Error, ValueError, zlib.error) as error:
+        raise GraphError(f"values are not base64-encoded zlib data: {error}") from error
+    if len(raw) != nbytes:
+        size = f"{len(raw)}" if len(raw) < nbytes else "more"
+        raise GraphError(f"values should be {nbytes} bytes for shape {shape} of {dtype}, found {size}")
+    return np.frombuffer(raw, dtype).reshape(shape)
+
+
+# Entries of a module's state dict, and the graph tensors that hold their elements.
+
+
+def entries_of(graph: Graph) -> Mapping[str, Entry]:
+    """Return a graph's entries; for a graph that was not imported, its weights under their own names."""
+    weights = (tensor for tensor in graph.tensors.values() if tensor.role == "weight" and tensor.init is not None)
+    return graph.entries or {tensor.name: Entry(tensor.name, tensor.shape, tensor.dtype) for tensor in weights}
+
+
+def content_digest(content: NDArray[np.generic]) -> str:
+    """Return a digest of an array's contents."""
+    return sha256(np.ascontiguousarray(content).tobytes()).hexdigest()
+
+
+def groups(coarse: Sequence[int], fine: Sequence[int]) -> tuple[tuple[int, ...], ...] | None:
+    """Return, for each dimension of `coarse`, the dimensions of `fine` that it spans; None if the shapes do not match.
+
+    The elements of both shapes lie in the same order. Every dimension of `fine` is in one group; a dimension of extent
+    1 may be in any group.
+    """
+    axes_by_dimension: list[list[int]] = []
+    at = 0
+    for extent in coarse:
+        axes: list[int] = []
+        while at < len(fine) and (prod(fine[axis] for axis in axes) < extent or (not axes and fine[at] == 1)):
+            axes.append(at)
+            at += 1
+        axes_by_dimension.append(axes)
+    if axes_by_dimension:
+        axes_by_dimension[-1] += range(at, len(fine))
+    elif fine:
+        return None
+    fits = all(
+        prod(fine[axis] for axis in axes) == extent for axes, extent in zip(axes_by_dimension, coarse, strict=True)
+    )
+    return tuple(map(tuple, axes_by_dimension)) if fits else None
+
+
+# Which tensors depend on the samples of a batch.
+
+
+CONSTANT = ("zeros", "ones")
+
+
+def depending_on_samples(tensors: Mapping[str, Tensor], nodes: Iterable[Node], sums: Collection[str] = ()) -> set[str]:
+    """Return inputs that are not constant, and everything that nodes, in executable order, compute from them.
+
+    Tensors that depend on samples only through the `sums` over all of them are excluded, and so are the sums. A node
+    that draws random numbers for the gradient of a sample's element depends on the sample, regardless of the arriving
+    gradient.
+    """
+    names = {name for name, tensor in tensors.items() if holds_samples(tensor)}
+    drawing: set[str] = set()
+    for node in nodes:
+        if not names.isdisjoint(node.inputs) or node.forward in drawing:
+            names.update(name for name in node.outputs if name not in sums)
+            if "row" in tdl.catalog[node.op].random_keys:
+                drawing.add(node.name)
+    return names
+
+
+def holds_samples(tensor: Tensor) -> bool:
+    """Return True if a tensor's rows are samples of the batch or of a micro-batch."""
+    init = tensor.init
+    return tensor.role == "input" and init is not None and init.kind not in CONSTANT and bool(tensor.shape)

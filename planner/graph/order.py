@@ -16,13 +16,15 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from heapq import heapify, heappop, heappush
-from typing import Any
+from typing import Any, Literal
 
 import tdl
-from planner.graph.accumulation import accumulates
 from planner.graph.chain import of_samples
+from planner.graph.facts import phases
 from planner.graph.infer import describe
 from planner.graph.ir import Graph, Node
+from planner.graph.micro_batches import UPDATE, accumulates
+from tdl.traits import Function, traits_of
 
 PRODUCTS = ("matmul", "convolution")
 """Categories of operators that are separate kernels."""
@@ -264,3 +266,47 @@ def _by_keys(makers: Mapping[str, Sequence[Node]], key: Any) -> Iterator[str]:
 @lru_cache(MOST)
 def _written(description: tdl.Description) -> Hashable:
     return tuple(str(placed.value) for placed in description.outputs)
+
+
+# Kernel classes, for comparing profiles with predictions.
+
+
+KernelClass = Literal[
+    "product", "attention", "normalization", "reduction", "element-wise", "movement", "optimizer", "other"
+]
+
+OF_CATEGORY: Mapping[str, KernelClass] = {
+    "matmul": "product", "convolution": "product", "reduction": "reduction", "elementwise": "element-wise",
+    "other": "movement",
+}  # fmt: skip
+"""Classes by operator category, for operators that are neither attention nor a normalization."""
+
+
+def class_of(category: str, function: Function | None, *, attends: bool) -> KernelClass:
+    """Return the class of a kernel that is not part of the update.
+
+    `function` is that of the kernel's operator, or of the operator whose gradient it computes.
+
+    >>> class_of("elementwise", "norm", attends=False), class_of("matmul", None, attends=False)
+    ('normalization', 'product')
+    """
+    if attends:
+        return "attention"
+    if function in {"norm", "root mean square norm"}:
+        return "normalization"
+    return OF_CATEGORY[category]
+
+
+def kernel_classes(graph: Graph) -> Mapping[str, KernelClass]:
+    """Return the class of every node of a graph, by name."""
+    nodes, phase = {node.name: node for node in graph.nodes}, phases(graph)
+    operators = dict(parts_of_operators(graph.nodes))
+
+    def of(node: Node) -> KernelClass:
+        forward = nodes[node.forward or node.name]
+        computed = nodes[operators.get(forward.name, forward.name)]
+        function = traits_of(describe(computed, graph.tensors)).function
+        attends = traits_of(describe(node, graph.tensors)).attended is not None
+        return class_of(tdl.catalog[node.op].category, function, attends=attends)
+
+    return {name: "optimizer" if phase[name] == UPDATE else of(node) for name, node in nodes.items()}

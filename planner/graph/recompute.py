@@ -23,8 +23,7 @@ from numpy.typing import NDArray
 from planner.graph.build import GraphBuilder
 from planner.graph.facts import is_recomputed
 from planner.graph.infer import describe
-from planner.graph.ir import Graph, Node, Tensor, renamed
-from planner.graph.samples import depending_on_samples
+from planner.graph.ir import Graph, Node, Tensor, depending_on_samples, renamed
 from tdl.traits import traits_of
 
 AGAIN = ".again"

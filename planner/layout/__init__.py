@@ -1,7 +1,6 @@
 """Layouts: where every element of every tensor lies, which workers need it, and what must move."""
 
-from planner.layout.communication import Collective, collectives
-from planner.layout.exchange import Exchange, axes_name, by_axis, exchanged_by_axis
+from planner.layout.communication import Collective, Exchange, axes_name, by_axis, collectives, exchanged_by_axis
 from planner.layout.geometry import (
     EVERYWHERE,
     SMALL_SUM,
@@ -18,9 +17,7 @@ from planner.layout.geometry import (
     production,
     store,
 )
-from planner.layout.region import Region, elements, local_shape
-from planner.layout.signature import Signature, signatures
-from planner.layout.split import Runs, eligible
+from planner.layout.region import Region, Runs, Signature, elements, eligible, local_shape, signatures
 from planner.layout.ways import (
     PARTIAL,
     REPLICATE,

@@ -16,8 +16,17 @@ import numpy as np
 from planner.errors import GraphError
 from planner.graph.build import GraphBuilder
 from planner.graph.ir import Graph, Value
-from planner.models.blocks import WeightProduct, attend, classify_tokens, project, residual_gain, table
-from planner.models.layers import RELU_GAIN, rms_norm, softmax
+from planner.models.layers import (
+    RELU_GAIN,
+    WeightProduct,
+    attend,
+    classify_tokens,
+    project,
+    residual_gain,
+    rms_norm,
+    softmax,
+    table,
+)
 from planner.models.options import Published, Training, option
 from planner.models.options import width as read_width
 

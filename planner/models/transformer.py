@@ -15,8 +15,7 @@ import numpy as np
 
 from planner.graph.build import GraphBuilder
 from planner.graph.ir import Graph
-from planner.models.blocks import Blocks, classify_tokens, embed, heads_of, table
-from planner.models.layers import layer_norm
+from planner.models.layers import Blocks, classify_tokens, embed, heads_of, layer_norm, table
 from planner.models.options import Published, Tokens, Training, option
 from planner.models.options import width as read_width
 

@@ -6,9 +6,9 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 
 from planner.errors import PlanError
-from planner.graph.accumulation import tensors_read_as_terms
 from planner.graph.facts import batch_size
 from planner.graph.ir import Graph, Node
+from planner.graph.micro_batches import tensors_read_as_terms
 from planner.layout import (
     EVERYWHERE,
     PARTIAL,
@@ -23,11 +23,10 @@ from planner.layout import (
     eligible,
     group_of,
 )
-from planner.layout.split import first_eligible
+from planner.layout.region import first_eligible
 from planner.layout.ways import STAGES
-from planner.plans.phases import INTERLEAVED, read_schedule, stages_of
 from planner.plans.plan import Plan
-from planner.plans.records import SearchRecord
+from planner.plans.records import INTERLEAVED, SearchRecord, read_schedule, stages_of
 
 MOST_BYTES = 1 << 60
 """Upper limit of the bytes that a plan may move, so that sums of counts fit in 64 bits."""

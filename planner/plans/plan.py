@@ -16,8 +16,8 @@ from planner.graph.facts import batch_size, precision, recomputed
 from planner.graph.graph_json import to_data
 from planner.graph.ir import Graph
 from planner.layout import Ways
-from planner.plans.phases import ACCUMULATION
 from planner.plans.records import (
+    ACCUMULATION,
     DECISIVE,
     FORMAT,
     BytesRecord,

@@ -33,7 +33,7 @@ from planner.layout import (
     signatures,
     store,
 )
-from planner.plans.phases import ACCUMULATION, WEIGHTS, Phases, is_repeated, kind_of, phases_of_plan
+from planner.plans.records import ACCUMULATION, WEIGHTS, Phases, is_repeated, kind_of, phases_of_plan
 
 MOST_TOGETHER = 4
 """Nodes that share a fetch: n of them give 2^n cost terms, too many for, say, 50 slices of a gradient."""

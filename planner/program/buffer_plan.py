@@ -11,19 +11,26 @@ from operator import attrgetter
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.graph.ir import ITEM_BYTES
-from planner.graph.samples import holds_samples
+from planner.graph.ir import ITEM_BYTES, holds_samples
 from planner.layout import Collective, Exchange, Region, computing, owned_by_all
-from planner.plans.phases import ACCUMULATION, is_repeated
 from planner.plans.plan import Plan
+from planner.plans.records import ACCUMULATION, is_repeated
 from planner.plans.traffic import NodeTraffic, Read, Traffic, Write
-from planner.program.buffers import BufferSpecs, Placed
-from planner.program.cut import Cut
-from planner.program.fusion import Unit, add_in_place, compute_units, is_direct
-from planner.program.pipeline import Schedule
-from planner.program.schedule import End, Event, InSlot, ScheduledTransfer, StagesOfWorkers, in_common_order
+from planner.program.buffers import BufferSpecs, Cut, Placed
+from planner.program.pipeline import Crossing, Keeping, Order, Schedule, orders
+from planner.program.schedule import (
+    End,
+    Event,
+    InSlot,
+    ScheduledTransfer,
+    StagesOfWorkers,
+    Unit,
+    add_in_place,
+    compute_units,
+    in_common_order,
+    is_direct,
+)
 from planner.program.schedule import schedule as events_of
-from planner.program.stage_order import Crossing, Keeping, Order, orders
 from planner.program.tasks import Phase
 
 WAITS = (InSlot.HOP_1_WAIT, InSlot.HOP_2_WAIT, InSlot.FETCH_WAIT, InSlot.ARRIVAL_WAIT)

@@ -9,8 +9,7 @@ from itertools import product
 import tdl
 from planner.errors import PlanError
 from planner.layout import Runs, Signature, Strategy, Ways, needed, production
-from planner.layout.geometry import reached, split_runs
-from planner.layout.products import contraction
+from planner.layout.geometry import contraction, reached, split_runs
 from planner.layout.region import elements, length, offset
 from planner.program.tasks import SlicedCall
 from topologies.kernels import Product

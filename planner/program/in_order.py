@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from planner.plans.phases import is_repeated
+from planner.plans.records import is_repeated
 from planner.program.tasks import Buffer, Compute, Kernel, Program, Receive, Send, Task, Wait, WorkerProgram
 
 PERSISTENT = "persistent"

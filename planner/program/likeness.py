@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from planner.layout import Collective, elements, needed, production
 from planner.layout.geometry import split_steps
-from planner.layout.split import runs_of_workers
+from planner.layout.region import runs_of_workers
 from planner.plans.traffic import NodeTraffic
 from planner.program.buffer_plan import BufferPlan
 

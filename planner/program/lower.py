@@ -13,19 +13,18 @@ from numpy.typing import NDArray
 import tdl
 from planner.errors import PlanError
 from planner.graph.ir import Node, Value
-from planner.graph.kernel_classes import KernelClass, kernel_classes
+from planner.graph.order import KernelClass, kernel_classes
 from planner.layout import Region, Signature, Strategy
-from planner.plans.phases import ACCUMULATION, stages_of
 from planner.plans.plan import Plan
 from planner.plans.plan_json import plan_of
+from planner.plans.records import ACCUMULATION, stages_of
 from planner.plans.traffic import NodeTraffic, Traffic
 from planner.program.buffer_plan import WAITS, BufferPlan
+from planner.program.buffers import ExchangeShare, Pieces
 from planner.program.calls import NodeWork, node_work
-from planner.program.cut import ExchangeShare, Pieces
-from planner.program.fusion import Unit
 from planner.program.likeness import Likeness, likeness
 from planner.program.pipeline import Schedule, accumulation, schedule_of
-from planner.program.schedule import End, Event, ScheduledTransfer
+from planner.program.schedule import End, Event, ScheduledTransfer, Unit
 from planner.program.tasks import (
     Compute,
     Kernel,

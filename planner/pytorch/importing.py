@@ -17,16 +17,14 @@ from torch.export.graph_signature import InputKind
 from torch.fx import Node
 
 from planner.errors import GraphError
-from planner.graph.checking import check
+from planner.graph.infer import check
 from planner.graph.ir import Graph, Init
 from planner.graph.optimizers import Optimizer
 from planner.graph.training import Recipe, training_graph
-from planner.pytorch.arguments import Arguments, Inputs
+from planner.pytorch.arguments import Arguments, DefectError, Inputs, contained, conversion_failed
 from planner.pytorch.capture.functionalization import changes_first
 from planner.pytorch.capture.trace import Step, TracedModule, is_data, is_parameter, traced
-from planner.pytorch.defects import DefectError, contained, conversion_failed
-from planner.pytorch.extensions import advice, extension
-from planner.pytorch.nodes import bound, example, leaves, line_of, packet, place_of, where
+from planner.pytorch.nodes import advice, bound, example, extension, leaves, line_of, packet, place_of, where
 from planner.pytorch.private import OpOverload
 from planner.pytorch.rewrite.axes import Cuts, Value
 from planner.pytorch.rewrite.constants import (

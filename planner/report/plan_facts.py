@@ -12,9 +12,8 @@ from rich.table import Table
 import tdl
 from planner.graph.facts import batch_size, no_data_parallelism, precision, recomputed
 from planner.graph.ir import ITEM_BYTES, Graph
-from planner.plans.phases import stages_of
 from planner.plans.plan import Plan
-from planner.plans.records import SearchRecord
+from planner.plans.records import SearchRecord, stages_of
 from tensor_partitioner import display
 from tensor_partitioner.display import exact_bytes, facts, grid, percent, product, quantity, seconds
 

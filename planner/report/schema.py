@@ -6,7 +6,7 @@ A field that only one of them knows is optional and stays empty in the other's r
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike
 
 from planner.errors import InputError
 from planner.files import format_of, write_json
+from planner.program.tasks import Compute, Receive, Send, Task, Wait, WorkerProgram
 from tensor_partitioner.display import Shown
 
 FORMAT = "report/1"
@@ -298,3 +299,36 @@ def _check_matrix(name: str, matrix: Matrix, workers: int) -> None:
 def _check_length(name: str, values: Sequence[object], workers: int) -> None:
     if len(values) != workers:
         raise ReportError(f"expected {workers} entries, one per worker, found {len(values)} at $.{name}")
+
+
+# Seconds of every task, in the form that predictions and measurements share.
+
+
+KINDS: Mapping[type[Task], TaskKind] = {
+    Compute: "compute",
+    Send: "pack",
+    Receive: "post",
+    Wait: "unpack",
+}
+
+Duration = tuple[float, float]
+"""Seconds of a task, and those among them in which it waited for others."""
+
+
+def task_seconds(worker: WorkerProgram, durations: Sequence[Duration]) -> tuple[TaskSeconds, ...]:
+    """Return the record of every task of a worker that took time, given durations by position."""
+    names = {task.transfer: worker.buffers[task.buffer].name for task in worker.tasks if isinstance(task, Receive)}
+    return tuple(
+        TaskSeconds(worker=worker.worker, task=at, kind=kind, what=what, seconds=seconds, category=category)
+        for at, (task, duration) in enumerate(zip(worker.tasks, durations, strict=True))
+        for what in [task.title if isinstance(task, Compute) else names.get(task.transfer, "")]
+        for kind, category, seconds in _parts(task, duration)
+        if seconds > 0
+    )
+
+
+def _parts(task: Task, duration: Duration) -> Iterator[tuple[TaskKind, str, float]]:
+    """Yield the parts of a task: their kind, kernel class and seconds. Any task may wait for readers of its output."""
+    seconds, waited = duration
+    yield "wait", "", waited
+    yield KINDS[type(task)], (task.kernel_class or task.category) if isinstance(task, Compute) else "", seconds - waited

@@ -5,7 +5,7 @@ from planner.search.factorisations import best_plan
 from planner.search.options import SearchOptions
 from planner.search.run import search, space_of
 from planner.search.searchers import SEARCHERS, Searcher, register
-from planner.search.solver.limits import Limits
+from planner.search.solver.problem import Limits
 from planner.search.space import Outcome, Space
 
 __all__ = [

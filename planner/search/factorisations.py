@@ -28,7 +28,7 @@ from planner.search.memory import DoesNotFitError
 from planner.search.options import SearchOptions, ties_of
 from planner.search.pins import PinError
 from planner.search.run import SearchResult, result_with_bound, search_result, space_of
-from planner.search.solver.limits import Tuning
+from planner.search.solver.problem import Tuning
 from tensor_partitioner.display.progress import tracked
 
 

@@ -11,19 +11,37 @@ cheaper.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache, partial
+from itertools import combinations
 
 from msgspec import Struct
 
+import tdl
 from planner.errors import PlanError
 from planner.graph.ir import Node
 from planner.layout import TERMS, Signature, Ways, eligible
-from planner.layout.linear import linear_sets
 from planner.search.coarse.coarsen import CoarseGraph, Coarsenings, Factor, NodeVariable, TensorVariable, Ties
 from planner.search.costs.domains import Domain, Layouts, Strategies
 from planner.search.costs.tables import Table, Tables
 from planner.search.objectives.objective import Extended, Priced, domains_of_factor
+
+# Linearity: the operands that an operator may read as partial sums, taken together.
+
+
+FEW_OPERANDS = 6
+"""Up to this many operands every subset is tried; for more, each operand alone and all together."""
+
+
+def linear_sets(description: tdl.Description) -> tuple[frozenset[int], ...]:
+    """Return the sets of operand positions in which, taken together, every result is linear; small sets first."""
+    everything = range(len(description.operands))
+    sizes: Iterable[int] = dict.fromkeys((1, len(everything)))
+    if len(everything) <= FEW_OPERANDS:
+        sizes = range(1, len(everything) + 1)
+    candidates = (frozenset(chosen) for size in sizes for chosen in combinations(everything, size))
+    return tuple(chosen for chosen in candidates if description.linear(chosen))
+
 
 Operands = frozenset[int]
 

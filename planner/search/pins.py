@@ -26,8 +26,8 @@ from planner.parallel import Parallel
 from planner.search.coarse.coarsen import Name, TensorVariable, Variable
 from planner.search.costs.domains import operands_carried_by_choice
 from tensor_partitioner.display import nearest
-from topologies.errors import TopologyError
 from topologies.reading import read_record
+from topologies.schema import TopologyError
 
 ANY = "any"
 """The option that leaves a step open."""

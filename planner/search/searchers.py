@@ -8,9 +8,9 @@ from msgspec import Struct
 
 from planner.errors import PlanError
 from planner.layout import PlacementSet
-from planner.search import alternatives, joint, recursive
+from planner.search import alternatives, joint
 from planner.search.coarse.coarsen import Ties
-from planner.search.solver.limits import Limits
+from planner.search.solver.problem import Limits
 from planner.search.space import Outcome, Space
 
 OBJECTIVES = ("bytes", "time")
@@ -76,7 +76,7 @@ def register(searcher: Searcher) -> Searcher:
 SEARCHERS: dict[str, Searcher] = {
     searcher.name: searcher
     for searcher in (
-        Searcher("recursive", recursive.recursive, "one step after the other, each exact", chooses_from_all=True),
+        Searcher("recursive", joint.recursive, "one step after the other, each exact", chooses_from_all=True),
         Searcher(
             "joint",
             joint.joint,

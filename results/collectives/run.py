@@ -12,7 +12,7 @@ import msgspec
 from results.collectives import picture, simulated
 from results.collectives.fitting import Fit, Row, fitted_entries, fitted_share, halves, predicted
 from results.experiment import Pages, publish, read_published, table
-from topologies import library, load_topology
+from topologies import load_topology, reading
 from topologies.schema import Algorithm
 
 HERE = Path(__file__).parent
@@ -104,7 +104,7 @@ def measured_data() -> dict[str, Any]:
             "machine": simulated.MACHINE,
             "link": simulated.LINK,
             "fitted_half_bandwidth_bytes": min(CANDIDATES, key=lambda candidate: pairs_loss(candidate, points)),
-            "half_bandwidth_bytes": library.link_types()[simulated.LINK].half_bandwidth_bytes,
+            "half_bandwidth_bytes": reading.link_types()[simulated.LINK].half_bandwidth_bytes,
             "seconds": {gpus: simulated.seconds(on, int(gpus), sizes) for gpus in published["microseconds"]},
         },
     }

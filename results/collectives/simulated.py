@@ -10,7 +10,7 @@ from planner.layout import REPLICATE, Layout, Shard, Ways
 from planner.plans.plan import Plan
 from planner.program.lower import lower
 from simulator.interpreter import Switches, interpret
-from topologies import Machine, library, parse_topology
+from topologies import Machine, parse_topology, reading
 
 ITEM_BYTES = 4
 MACHINE = "p4d.24xlarge"
@@ -32,7 +32,7 @@ def machine(half_bandwidth_bytes: float | None = None) -> Machine:
     """Return the node, where asked with another cost of a message on its NVLinks."""
     text = (files("topologies") / "machines" / f"{MACHINE}.yaml").read_text()
     if half_bandwidth_bytes is not None:
-        link = library.link_types()[LINK]
+        link = reading.link_types()[LINK]
         text += (
             f"link_types:\n  - {{name: {LINK}, bandwidth_bytes_per_s: {link.bandwidth_bytes_per_s}, direction: each,"
             f" latency_s: {link.latency_s}, half_bandwidth_bytes: {half_bandwidth_bytes}}}\n"

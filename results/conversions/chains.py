@@ -18,10 +18,9 @@ from itertools import count as counter
 from itertools import product
 from math import prod
 
-from planner.layout.exchange import Exchange
+from planner.layout.communication import Exchange
 from planner.layout.geometry import Production, owned_by_all, steps_with, store
-from planner.layout.region import nothing
-from planner.layout.split import eligible
+from planner.layout.region import eligible, nothing
 from planner.layout.ways import (
     PARTIAL,
     REPLICATE,

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 import tdl
 from planner.layout.geometry import EVERYWHERE, TERMS
-from planner.layout.linear import linear_sets
 from planner.layout.ways import PARTIAL, REPLICATE, Placement, Shard
+from planner.search.partial_sums import linear_sets
 
 
 @dataclass(frozen=True, slots=True)

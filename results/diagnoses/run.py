@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from results.experiment import Pages, publish, table
-from simulator.projection.cluster import cluster
+from simulator.projection.network import cluster
 from tensor_partitioner import display
 from tensor_partitioner.launch.diagnosis import diagnose
 from tensor_partitioner.launch.read import read_launch

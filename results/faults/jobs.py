@@ -18,7 +18,7 @@ import numpy as np
 import planner
 from executor.checkpoint import checkpoints
 from executor.data import data_tensors
-from planner.graph.entries import entries_of
+from planner.graph.ir import entries_of
 from results.experiment import MANNERS, ROOT, launcher
 from results.faults.inject import ACTED, REACHED
 from results.resumed.kills import same_files

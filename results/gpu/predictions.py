@@ -10,8 +10,7 @@ from typing import Any
 from planner.plans.plan import Plan
 from planner.program.tasks import Compute, Task
 from results.single_gpu import devices
-from simulator.programs import plan_program
-from simulator.report import Settings, report, simulation_of
+from simulator.report import Settings, plan_program, report, simulation_of
 from topologies import Machine
 from topologies.imports.parts import Parts
 

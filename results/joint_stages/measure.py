@@ -16,14 +16,14 @@ from planner.models import build
 from planner.search import Limits, SearchOptions, space_of
 from planner.search import joint as of_joint
 from planner.search.costs.tables import Term
-from planner.search.solver import coarse_to_fine, exact, minimise
+from planner.search.solver import coarse_to_fine, minimise
+from planner.search.solver.coarse_to_fine import SearchState
 from planner.search.solver.elimination import Order, greedy_order
-from planner.search.solver.limits import Tuning
-from planner.search.solver.search_state import SearchState
+from planner.search.solver.problem import Tuning
 from tensor_partitioner.commands.console import COLLECTED_EVERY
 
 NONE = "none"
-ORDERED = (minimise, exact, coarse_to_fine)
+ORDERED = (minimise, minimise, coarse_to_fine)
 
 
 def greedy(

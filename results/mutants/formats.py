@@ -26,8 +26,7 @@ from executor.checkpoint import MANIFEST, Manifest, read_manifest, write_manifes
 from executor.data.base import data_tensors, user_arrays
 from executor.training import rank_programs
 from executor.weights import Weights
-from planner.graph.entries import entries_of
-from planner.graph.ir import Graph
+from planner.graph.ir import Graph, entries_of
 from planner.layout.region import whole
 from planner.plans.plan_json import plan_from_file
 from results.experiment import ROOT

@@ -29,9 +29,8 @@ from planner.graph.ir import Graph
 from planner.layout import EVERYWHERE, PARTIAL, REPLICATE, TERMS, At, Shard, Ways, can_split, eligible, signatures
 from planner.models import build
 from planner.plans.check import check_plan
-from planner.plans.phases import read_schedule
 from planner.plans.plan import Plan
-from planner.plans.records import SearchRecord
+from planner.plans.records import SearchRecord, read_schedule
 from planner.program.lower import lower
 from planner.report.schema import Report, read_reports
 from planner.search.stages.staged import staged

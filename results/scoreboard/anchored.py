@@ -11,7 +11,7 @@ from results.scoreboard.predictions import Prediction, predict, projection
 from results.scoreboard.runs import Run
 from results.scoreboard.sets import MeasuredSet
 from simulator.projection.stack import stack_named
-from tensor_partitioner.decision.anchor import Prior, anchor
+from tensor_partitioner.decision.measured import Prior, anchor
 from tensor_partitioner.decision.record import Anchor
 
 DRAWS = 5

@@ -6,8 +6,8 @@ import re
 
 from results.scoreboard.cells import SetError, words
 from tensor_partitioner.display import nearest
-from topologies.described import commonness
-from topologies.library import device_names
+from topologies.load import commonness
+from topologies.reading import device_names
 
 FORM = {"sxm": "sxm", "hbm3": "sxm", "nvlink": "sxm", "hgx": "sxm", "dgx": "sxm", "pcie": "pcie", "nvl": "nvl"}
 """What says how a GPU is mounted; the driver calls an H100 in a socket "HBM3"."""

@@ -12,18 +12,16 @@ from pathlib import Path
 from results.scoreboard.cells import UNITS, SetError, read_number
 from results.scoreboard.gpus import find_device
 from results.scoreboard.row import Row
-from simulator.projection.cluster import NODES_BUILT, Cluster, cluster, cluster_of
+from simulator.projection.network import NODES_BUILT, Cluster, cluster, cluster_of
 from topologies.build import with_limit
-from topologies.described import BYTES_PER_GBIT, NETWORK_LATENCY_S, SLOT, any_family, usual_node
-from topologies.errors import TopologyError
-from topologies.library import MACHINES, available, link_types
-from topologies.load import parse_topology
-from topologies.reading import encode_record, read_record
+from topologies.load import BYTES_PER_GBIT, NETWORK_LATENCY_S, SLOT, any_family, parse_topology, usual_node
+from topologies.reading import MACHINES, available, encode_record, link_types, read_record
 from topologies.schema import (
     LinkEntry,
     LinkType,
     NodeEntry,
     SwitchEntry,
+    TopologyError,
     TopologyFile,
 )
 

@@ -16,7 +16,7 @@ from results.scoreboard.measurements import measured_s, peak
 from results.scoreboard.row import Row
 from results.scoreboard.runs import Run, run_of
 from results.scoreboard.sets import MeasuredSet
-from simulator.projection.cluster import Cluster
+from simulator.projection.network import Cluster
 from simulator.projection.result import Projection
 from simulator.projection.stack import Stack
 from tensor_partitioner.projection import project_source

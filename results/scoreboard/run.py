@@ -14,7 +14,7 @@ from results.scoreboard.anchored import anchored
 from results.scoreboard.scored import score
 from results.scoreboard.scores import percentile, spread_within
 from results.scoreboard.sets import find_sets, own_sets, read_set
-from tensor_partitioner.decision.anchor import prior
+from tensor_partitioner.decision.measured import prior
 from tensor_partitioner.decision.record import PATH, PublishedScore
 
 HERE = Path(__file__).parent

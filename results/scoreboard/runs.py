@@ -14,7 +14,7 @@ from results.scoreboard.cells import SetError, words
 from results.scoreboard.machines import USUAL_NODE, machine_of
 from results.scoreboard.row import Row
 from results.scoreboard.sizes import Size, compact, size_of
-from simulator.projection.cluster import Cluster
+from simulator.projection.network import Cluster
 from tensor_partitioner.display import nearest
 
 STACKS = {

@@ -11,7 +11,7 @@ from results import bars
 from results.experiment import Pages, publish, read_published, table
 from results.searchers import TOFUS
 from results.throughput import HALVES, MACHINE, Row
-from simulator.programs import plan_program
+from simulator.report import plan_program
 from simulator.simulation import simulated
 from topologies import load_topology
 

@@ -19,8 +19,7 @@ from simpy import Environment
 
 import planner
 from simulator.fairness import ActivityClass
-from simulator.programs import plan_program
-from simulator.report import Settings, simulation_of
+from simulator.report import Settings, plan_program, simulation_of
 from simulator.sharing import Sharing
 from topologies import load_topology
 

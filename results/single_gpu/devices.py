@@ -13,7 +13,7 @@ import yaml
 
 from topologies import Device, Kernel, Machine, Product, parse_topology
 from topologies.kernels import Window
-from topologies.library import DEVICES
+from topologies.reading import DEVICES
 from topologies.schema import DeviceSpec
 
 Description = dict[str, Any]

@@ -17,7 +17,7 @@ from typing import TypeVar
 import numpy as np
 
 from planner.layout import REPLICATE, Shard, Ways, signatures
-from planner.layout.split import part
+from planner.layout.region import part
 from planner.plans.plan import Plan
 
 ITEM = 4

@@ -6,7 +6,7 @@ import bisect
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from planner.program.arena import Storage
+from planner.program.tasks import Storage
 
 MIB = 1 << 20
 BLOCK = 512

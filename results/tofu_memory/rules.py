@@ -27,8 +27,7 @@ from operator import and_
 import numpy as np
 
 from planner.graph.ir import ITEM_BYTES
-from planner.program.arena import Storage
-from planner.program.tasks import Receive, Send, Wait, WorkerProgram
+from planner.program.tasks import Receive, Send, Storage, Wait, WorkerProgram
 from results.lifetimes import holders, uses
 
 STAGING = "staging"

@@ -16,7 +16,7 @@ from planner.graph.chain import chain_of
 from planner.graph.ir import ITEM_BYTES
 from planner.graph.micro_batches import BEFORE, EVERY, FORWARD
 from simulator.projection.block import Block, Exchanged, Part
-from simulator.projection.kept import Kept
+from simulator.projection.kept import Kept, Lasting, lasting_of
 from simulator.projection.kernels import (
     Work,
     conversion,
@@ -29,9 +29,7 @@ from simulator.projection.kernels import (
 )
 from simulator.projection.network import Network
 from simulator.projection.replica import NodeShare, Replica, Transfer
-from simulator.projection.sent import added, sent_by_member
-from simulator.projection.stack import Kernels, Stack
-from simulator.projection.weights import Lasting, lasting_of
+from simulator.projection.stack import Kernels, Stack, added, sent_by_member
 from topologies.machine import Device
 
 MOST = 1 << 9

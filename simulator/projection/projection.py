@@ -10,10 +10,10 @@ from itertools import accumulate
 from typing import NamedTuple
 
 from planner.graph.micro_batches import BACKWARD
-from planner.plans.phases import WEIGHTS
+from planner.plans.records import WEIGHTS
 from planner.program.pipeline import Schedule
 from simulator.projection.block import Queue
-from simulator.projection.kernels import Work
+from simulator.projection.kernels import Work, within_limit_s
 from simulator.projection.memory import (
     MemoryLine,
     again_bytes,
@@ -22,7 +22,6 @@ from simulator.projection.memory import (
     other_lines,
     with_fragmentation,
 )
-from simulator.projection.power import within_limit_s
 from simulator.projection.result import (
     BUBBLE,
     GRADIENTS,

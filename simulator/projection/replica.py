@@ -9,17 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from planner.graph.accumulation import accumulates
-from planner.graph.ir import FLOATING, ITEM_BYTES, Graph, Node
-from planner.graph.micro_batches import EVERY
+from planner.graph.ir import FLOATING, ITEM_BYTES, Graph, Node, depending_on_samples
+from planner.graph.micro_batches import EVERY, accumulates
 from planner.graph.order import PRODUCTS, parts_of_operators
 from planner.graph.repeats import Repeats, repeats_of
-from planner.graph.samples import depending_on_samples
 from planner.layout import Exchange, Region, Strategy, Ways, collectives, elements, exchanged_by_axis, owned_by_all
 from planner.plans.plan import Plan
 from planner.plans.traffic import NodeTraffic
 from planner.program.calls import NodeWork, node_work
-from simulator.projection.sent import Sent, times
+from simulator.projection.stack import Sent, times
 from tdl.traits import Function, Traits, traits_of
 from topologies.kernels import Attention, Product
 from topologies.schema import Operation

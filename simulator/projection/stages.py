@@ -10,7 +10,7 @@ from itertools import accumulate, chain, pairwise, zip_longest
 
 from planner.errors import PlanError
 from planner.graph.micro_batches import BACKWARD, FORWARD
-from planner.plans.phases import WEIGHTS
+from planner.plans.records import WEIGHTS
 from planner.program.pipeline import SCHEDULES, Schedule, Step
 
 LONG = 4

@@ -9,15 +9,13 @@ from typing import NamedTuple
 
 from planner.layout.ways import STAGES
 from planner.parallel import Parallel
-from simulator.projection.block import Block, Part, Queue, Queued
+from simulator.projection.block import Block, Computed, Ends, Exchange, Part, Queue, Queued, beside
 from simulator.projection.kernels import Work
 from simulator.projection.memory import GRADIENTS, OPTIMIZER, WEIGHTS, gradient_bytes, unshared
 from simulator.projection.network import Network
 from simulator.projection.replica import Transfer
-from simulator.projection.sent import Sent, added, sent_by_member, times
-from simulator.projection.stack import Stack
+from simulator.projection.stack import Sent, Stack, added, sent_by_member, times
 from simulator.projection.stages import StepSeconds
-from simulator.projection.streams import Computed, Ends, Exchange, beside
 from topologies.machine import Device
 from topologies.schema import Operation
 

@@ -5,27 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from tdl.catalog import (
-    attention,
-    convolution,
-    elementwise,
-    language,
-    loss,
-    masking,
-    matrix,
-    normalization,
-    pointwise,
-    reduction,
-    selection,
-    shape,
-    softmax,
-)
+from tdl.catalog import attention, convolution, elementwise, loss, normalization, reduction, selection, shape
 from tdl.errors import TDLError
 from tdl.operator import Operator
 
 _FAMILIES = (
-    elementwise, matrix, attention, convolution, reduction, normalization, softmax, loss, selection, shape, masking,
-    language,
+    elementwise, reduction, attention, convolution, reduction, normalization, loss, loss, selection, shape, elementwise,
+    selection,
 )  # fmt: skip
 
 _operators = {
@@ -34,7 +20,7 @@ _operators = {
     for operator in vars(family).values()
     if isinstance(operator, Operator)
 }
-_operators |= {**pointwise.OPERATORS, **loss.OPERATORS}
+_operators |= {**elementwise.OPERATORS, **loss.OPERATORS}
 
 BUILT_IN = tuple(_operators)
 """The names of the operators that the catalog contains by default."""

@@ -16,11 +16,17 @@ import numpy as np
 
 import planner
 from executor.backend import BACKENDS, allow_tf32, array_module, on_one_stream
-from executor.calibration.bench import Bench
-from executor.calibration.device import device_figures, reserved_bytes, timed_products
-from executor.calibration.hardware import hardware_of
+from executor.calibration.bench import Bench, hardware_of
 from executor.calibration.machine import Job, Record, device_machine, host_machine, merged
-from executor.calibration.timing import FEWEST_ROUNDS, STABLE, Timed, timed
+from executor.calibration.timing import (
+    FEWEST_ROUNDS,
+    STABLE,
+    Timed,
+    device_figures,
+    reserved_bytes,
+    timed,
+    timed_products,
+)
 from executor.cluster import Cluster
 from executor.needs import demand, is_pytorch, require_room
 from executor.process.launch import agree, require_alike, require_size

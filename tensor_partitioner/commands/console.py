@@ -23,7 +23,7 @@ from planner.failures import BAD_INPUT, TRACEBACK_VARIABLE, describe_failure, on
 from tensor_partitioner import __version__
 from tensor_partitioner.display import console
 from tensor_partitioner.display.progress import STATUS, StatusLine
-from topologies.errors import TopologyWarning
+from topologies.schema import TopologyWarning
 
 OTHERS = "Options"
 COMMON = (

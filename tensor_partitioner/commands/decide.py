@@ -23,7 +23,7 @@ from planner.parallel import Parallel
 from planner.plans.plan import Plan
 from planner.search.coarse.coarsen import Coarsenings
 from planner.search.pins import DEGREES, load_pins
-from simulator.projection.cluster import cluster
+from simulator.projection.network import cluster
 from simulator.projection.stack import OURS, STACKS
 from tensor_partitioner import display
 from tensor_partitioner.commands.console import WRITTEN, Command, command_errors, operators_option, stdout
@@ -44,7 +44,7 @@ from tensor_partitioner.decision.record import Decision
 from tensor_partitioner.decision.sources import STACK, hint, is_alike, plan_named, source_of
 from tensor_partitioner.decision.varied import decide_each, read_varied, varied_table
 from tensor_partitioner.display.progress import progress
-from tensor_partitioner.launch.options import launched
+from tensor_partitioner.launch.read import launched
 from tensor_partitioner.replicas import searched_plan
 
 PIN_HELP = f"Fix a part of --parallel ({', '.join(DEGREES)}, sp), as in tp=4. Repeatable."

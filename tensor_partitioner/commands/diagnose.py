@@ -9,7 +9,7 @@ import click
 
 from planner.failures import JobError
 from planner.files import write_json
-from simulator.projection.cluster import cluster
+from simulator.projection.network import cluster
 from simulator.projection.stack import STACKS
 from tensor_partitioner import display
 from tensor_partitioner.commands.console import WRITTEN, Command, command_errors, stdout

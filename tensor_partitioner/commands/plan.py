@@ -21,7 +21,7 @@ from planner.plans.plan import Plan
 from planner.plans.plan_json import load_plan
 from planner.report import plan_facts
 from planner.search import SEARCHERS
-from planner.search.solver.limits import Tuning
+from planner.search.solver.problem import Tuning
 from tensor_partitioner import display
 from tensor_partitioner.commands.console import WRITTEN, Command, command_errors, operators_option, stdout
 from tensor_partitioner.commands.planning_options import (

@@ -22,7 +22,7 @@ from planner.parallel import RECOMPUTE
 from planner.planning import OPTIONS, plan
 from planner.plans.plan import Plan
 from planner.plans.plan_json import is_plan
-from planner.search.option import Option
+from planner.search.options import Option
 from planner.search.pins import load_pins
 from tensor_partitioner.commands.console import WRITTEN, Finite, collect_seldom, register_group
 from topologies import available, load_topology

@@ -12,23 +12,23 @@ from msgspec import structs
 
 from planner.failures import JobError
 from planner.files import write_json
-from planner.graph.few_segments import FEW
 from planner.graph.micro_batches import adding_up_together
 from planner.graph.recompute import without_recomputation
+from planner.graph.repeats import FEW
 from planner.models.zoo import is_zoo_name
 from planner.parallel import RECOMPUTE, Parallel
 from planner.plans.check import MOST_WORKERS
 from planner.plans.plan import Plan
 from planner.plans.plan_json import NamedPlan, load_plan, of_replica, priced_for, read_named
 from planner.plans.rewriting import without_copies
-from simulator.projection.cluster import Cluster, cluster
+from simulator.projection.network import Cluster, cluster
 from simulator.projection.result import IDEAL, Projection
 from simulator.projection.stack import OURS, STACKS
 from tensor_partitioner import display
 from tensor_partitioner.commands.console import stdout
 from tensor_partitioner.commands.planning_options import given_options, is_saved_plan, plan_model
+from tensor_partitioner.decision.answer import memory_table, sent_table, shares_table, step_table
 from tensor_partitioner.decision.sources import STACK, hint, is_alike, require_alike, source_of
-from tensor_partitioner.decision.tables import memory_table, sent_table, shares_table, step_table
 from tensor_partitioner.projection import inner_of, project_plan, project_source
 from tensor_partitioner.replicas import GraphModel, Source
 

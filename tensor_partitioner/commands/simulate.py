@@ -17,9 +17,8 @@ from planner.plans.plan import Plan
 from planner.plans.plan_json import load_plan
 from planner.report.schema import Report, write_reports
 from planner.report.tables import finding
-from simulator.programs import plan_program
 from simulator.projection.stack import OURS
-from simulator.report import COLLECTIVES, Settings, report, simulation_of
+from simulator.report import COLLECTIVES, Settings, plan_program, report, simulation_of
 from simulator.simulation import Simulation
 from simulator.tracing import trace
 from tensor_partitioner import display
@@ -38,7 +37,7 @@ from tensor_partitioner.commands.planning_options import (
     with_model_options,
 )
 from tensor_partitioner.commands.projecting import memory_option, named, show_priced, stack_of, stack_option
-from tensor_partitioner.launch.options import launched
+from tensor_partitioner.launch.read import launched
 from topologies import load_topology
 
 MESSAGES = ("prefetch", "overlap", "collectives", "tasks", "trace_path")

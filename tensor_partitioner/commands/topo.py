@@ -12,8 +12,8 @@ from planner.files import check_written
 from tensor_partitioner import display
 from tensor_partitioner.commands.console import WRITTEN, CommandGroup, command_errors, stdout
 from topologies import Machine, TopologyError, available, full_text, load_topology
-from topologies.described import sold
 from topologies.imports import import_machine
+from topologies.load import sold
 from topologies.tree import drawn, matrices, route_tables
 
 EXAMPLES = (

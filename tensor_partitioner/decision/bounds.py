@@ -24,10 +24,9 @@ from planner.plans.check import MOST_WORKERS
 from planner.plans.plan import Plan
 from simulator.projection.block import Block
 from simulator.projection.blocks import blocks_of, repeated
-from simulator.projection.cluster import Cluster
-from simulator.projection.kernels import GAP_S
+from simulator.projection.kernels import GAP_S, within_limit_s
 from simulator.projection.memory import GRADIENTS, OPTIMIZER, WEIGHTS, casts_gathered, gradient_bytes, kept_bytes
-from simulator.projection.power import within_limit_s
+from simulator.projection.network import Cluster
 from simulator.projection.projection import stages_of
 from simulator.projection.stack import Stack
 from simulator.projection.steps import Job, Steps

@@ -9,7 +9,7 @@ from math import gcd, isqrt
 from typing import NamedTuple, TypeVar
 
 from planner.parallel import RECOMPUTE, WEIGHTS, Parallel
-from planner.plans.phases import DEFAULT, INTERLEAVED, SCHEDULE_NAMES, read_schedule
+from planner.plans.records import DEFAULT, INTERLEAVED, SCHEDULE_NAMES, read_schedule
 
 KEPT = tuple(RECOMPUTE)
 """Kinds of recomputation. The first keeps the most activations."""

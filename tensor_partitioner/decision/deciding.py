@@ -25,14 +25,14 @@ from planner.search.alternatives.axes import experts_of
 from planner.search.coarse.coarsen import Coarsenings
 from planner.search.pins import Degree
 from simulator.projection.block import Block
-from simulator.projection.cluster import Cluster, cluster
 from simulator.projection.memory import MemoryLine
+from simulator.projection.network import Cluster, cluster
 from simulator.projection.result import COMMUNICATION, IDEAL, INEFFICIENCY_AND_WAITING, Projection, StageLine
 from simulator.projection.stack import OURS, Stack, stack_named
 from simulator.report import simulate
-from tensor_partitioner.decision.anchor import measured_anchor
 from tensor_partitioner.decision.bounds import UNDIVIDED, Bounds
 from tensor_partitioner.decision.candidates import ParallelSpace, candidate_name, family
+from tensor_partitioner.decision.measured import measured_anchor
 from tensor_partitioner.decision.record import (
     ALL_ALIKE,
     FAMILIES,

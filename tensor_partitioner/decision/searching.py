@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.parallel import Parallel
-from planner.plans.phases import ACCUMULATION, INTERLEAVED, ZERO_BUBBLE, read_schedule
+from planner.plans.records import ACCUMULATION, INTERLEAVED, ZERO_BUBBLE, read_schedule
+from simulator.projection.kernels import within_limit_s
 from simulator.projection.memory import again_bytes, kept_bytes, lasting_lines, other_lines
-from simulator.projection.power import within_limit_s
 from simulator.projection.result import Projection
 from simulator.projection.steps import Steps
 from tensor_partitioner.decision.bounds import Bounds, Division

@@ -17,7 +17,7 @@ from planner.parallel import Parallel
 from planner.plans.check import MOST_WORKERS
 from planner.plans.plan import Plan
 from planner.search.pins import Degree, read_pins
-from simulator.projection.cluster import Cluster
+from simulator.projection.network import Cluster
 from tensor_partitioner.decision.record import MachineFacts, RankedCandidate
 from tensor_partitioner.replicas import MIXED_FLOAT8, GraphModel, Source, ZooModel
 from topologies import Machine, TopologyError

@@ -12,13 +12,13 @@ from rich.table import Table
 
 from planner.errors import GraphError, InputError, PlanError
 from planner.models import model_options
-from simulator.projection.cluster import cluster
+from simulator.projection.network import cluster
 from tensor_partitioner import display
 from tensor_partitioner.decision.answer import rate
 from tensor_partitioner.decision.deciding import decide
 from tensor_partitioner.decision.record import Decision
 from topologies import TopologyError
-from topologies.described import LINE, line_of
+from topologies.load import LINE, line_of
 
 OF_MACHINE = ("topo", "nodes", "device", "nic")
 """What can vary in a machine: the machine, its number of nodes, its device type, the Gbit/s of each network adapter."""

@@ -11,7 +11,7 @@ from planner.graph.facts import sequence_length, weight_dtype
 from planner.graph.ir import Graph
 from planner.parallel import Parallel
 from simulator.projection.block import Block
-from simulator.projection.cluster import Cluster
+from simulator.projection.network import Cluster
 from simulator.projection.result import (
     BUBBLE,
     COMMUNICATION,

@@ -9,7 +9,7 @@ from planner.errors import GraphError, InputError, PlanError
 from planner.graph.facts import amounts, batch_size
 from planner.parallel import Parallel
 from planner.search.alternatives.axes import experts_of
-from simulator.projection.cluster import Cluster
+from simulator.projection.network import Cluster
 from simulator.projection.result import Projection
 from tensor_partitioner.decision.measured import seconds_of
 from tensor_partitioner.decision.record import COVERAGE, band, published_scores

@@ -15,9 +15,9 @@ from tensor_partitioner.decision.answer import assumed, band_of, rate, spare
 from tensor_partitioner.decision.record import Decision
 from tensor_partitioner.decision.why import left_open, not_their_best
 from tensor_partitioner.display import percent, quantity, seconds
-from tensor_partitioner.page.records import Figure
+from tensor_partitioner.page.runs import Figure
 from topologies import Machine
-from topologies.library import DEVICES, LINKS, device_names, link_types
+from topologies.reading import DEVICES, LINKS, device_names, link_types
 from topologies.schema import DeviceSpec
 
 MOST_ROWS = 800

@@ -16,18 +16,26 @@ from planner.files import write_file
 from planner.parallel import Parallel
 from planner.plans.plan import Plan
 from planner.report.schema import LinkUse, Report
-from simulator.programs import plan_program
-from simulator.projection.cluster import cluster
+from simulator.projection.network import cluster
 from simulator.projection.stack import stack_named
-from simulator.report import Settings, simulation_of
+from simulator.report import Settings, plan_program, simulation_of
 from simulator.simulation import Simulation
 from tensor_partitioner import __version__, display
 from tensor_partitioner.decision.record import Decision, published_scores
 from tensor_partitioner.decision.sources import hint
 from tensor_partitioner.display import number, percent, product, quantity, seconds
 from tensor_partitioner.page.decisions import asked, cards_of, gap_of, machine_inputs, shown, stack_inputs
-from tensor_partitioner.page.records import Figure, Lanes, Page
-from tensor_partitioner.page.runs import occupied, plan_part, run_part, schedule_lanes, simulated_lanes, task_lanes
+from tensor_partitioner.page.runs import (
+    Figure,
+    Lanes,
+    Page,
+    occupied,
+    plan_part,
+    run_part,
+    schedule_lanes,
+    simulated_lanes,
+    task_lanes,
+)
 from topologies import Machine, TopologyError, load_topology
 from topologies.tree import Uses, machine_tree
 

@@ -3,8 +3,8 @@
 from planner.graph.chain import chain_of
 from planner.layout import EVERYWHERE, PARTIAL, REPLICATE, TERMS, At, Shard, Ways, can_split, eligible, signatures
 from planner.plans.check import check_plan
-from planner.plans.phases import read_schedule
 from planner.plans.plan import Plan
+from planner.plans.records import read_schedule
 from planner.search.stages.staged import staged
 
 

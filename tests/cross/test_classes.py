@@ -12,14 +12,13 @@ from planner.models import build
 from planner.program.lower import Lowering
 from simulator.classes import classes
 from simulator.interpreter import Switches
-from simulator.programs import plan_program
-from simulator.report import Settings, simulation_of
+from simulator.report import Settings, plan_program, simulation_of
 from simulator.simulation import simulated
 from tests.cross.cases import MODELS, graph
 from tests.cross.random_plans import random_pipeline, random_plan
 from tests.simulator.test_ranks import host
 from topologies import load_topology
-from topologies.library import available
+from topologies.reading import available
 
 SAME = 1e-9
 PLANS = 30

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 from planner.errors import InputError
 from planner.parallel import Parallel
-from simulator.projection.cluster import cluster
+from simulator.projection.network import cluster
 from simulator.projection.stack import stack_named
 from tensor_partitioner.decision import decide
-from tensor_partitioner.decision.anchor import Prior, anchor, measured_anchor, prior
 from tensor_partitioner.decision.answer import Answer
+from tensor_partitioner.decision.measured import Prior, anchor, measured_anchor, prior
 from tensor_partitioner.decision.record import PublishedScore
 from tensor_partitioner.projection import project_source
 from tensor_partitioner.replicas import ZooModel

@@ -8,10 +8,10 @@ from msgspec.structs import replace as msgspec_replace
 
 import planner
 from planner.errors import PlanError
-from planner.graph.checking import check
-from planner.graph.few_segments import few_segments
+from planner.graph.infer import check
+from planner.graph.repeats import few_segments
 from planner.parallel import Parallel
-from simulator.projection.cluster import cluster, cluster_of
+from simulator.projection.network import cluster, cluster_of
 from simulator.projection.stack import STACKS
 from tensor_partitioner.commands.decide import main
 from tensor_partitioner.commands.plan import main as plan_command

@@ -8,10 +8,10 @@ import pytest
 import planner
 import simulator
 from planner.errors import PlanError
-from planner.graph.checking import check
+from planner.graph.infer import check
 from planner.graph.repeats import repeats_of
 from planner.parallel import Parallel
-from simulator.projection.cluster import cluster
+from simulator.projection.network import cluster
 from tensor_partitioner.decision import decide
 from tensor_partitioner.projection import project_source
 from tensor_partitioner.replicas import GraphModel

@@ -10,9 +10,8 @@ import pytest
 import planner
 from planner.errors import InputError
 from planner.parallel import Parallel
-from simulator.programs import plan_program
-from simulator.projection.cluster import cluster
-from simulator.report import Settings, simulation_of
+from simulator.projection.network import cluster
+from simulator.report import Settings, plan_program, simulation_of
 from tensor_partitioner.commands.decide import main as decide_command
 from tensor_partitioner.commands.simulate import main as simulate
 from tensor_partitioner.decision import decide

@@ -7,7 +7,7 @@ import pytest
 
 import planner
 import simulator
-from planner.graph.checking import check
+from planner.graph.infer import check
 from planner.graph.order import in_structural_order
 from tensor_partitioner.replicas import GraphModel
 from tests.decision.test_names import PROJECTED, SMALL, ZOO, decided, imported, of_plan, opaque, projected

@@ -12,7 +12,7 @@ from msgspec.structs import replace as msgspec_replace
 
 from planner.errors import GraphError, PlanError
 from planner.parallel import Parallel
-from simulator.projection.cluster import cluster_of
+from simulator.projection.network import cluster_of
 from simulator.projection.stack import STACKS, stack_named
 from tensor_partitioner.decision import decide
 from tensor_partitioner.decision.deciding import _Deciding

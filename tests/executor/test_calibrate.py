@@ -7,7 +7,7 @@ import click
 import pytest
 
 import planner
-from executor.calibration.hardware import fitted_line
+from executor.calibration.bench import fitted_line
 from executor.calibration.machine import message_line, transfer_costs
 from executor.calibration.timing import spread_of
 from planner.program.lower import lower

@@ -7,9 +7,8 @@ import pytest
 
 import planner
 from executor.calibration.bench import Bench, Taken, timed_collectives
-from executor.calibration.device import DTYPES, SHAPES, DeviceFigures
 from executor.calibration.machine import Job, Record, device_machine
-from executor.calibration.timing import Timed, Work
+from executor.calibration.timing import DTYPES, SHAPES, DeviceFigures, Timed, Work
 from executor.cluster import single_rank
 from planner.models.zoo import is_zoo_name
 from planner.program.lower import lower
@@ -41,7 +40,7 @@ def plan_of(tmp_path):
 
 
 @pytest.mark.mpi
-@pytest.mark.filterwarnings("ignore::topologies.errors.TopologyWarning")  # the double is slow and small
+@pytest.mark.filterwarnings("ignore::topologies.schema.TopologyWarning")  # the double is slow and small
 @pytest.mark.parametrize("how", ["1 cupy p2p", "1 torch p2p", "2 auto p2p", "2 cupy ipc", "2 cupy nccl"])
 def test_a_calibrated_gpu_simulates_what_it_saw(ranks, tmp_path, plan_of, how):
     workers, backend, transport = int(how[0]), *how.split()[1:]
@@ -212,7 +211,7 @@ def test_a_probe_that_does_not_fit_is_not_begun(ranks, tmp_path, plan_of):
 
 
 @pytest.mark.mpi
-@pytest.mark.filterwarnings("ignore::topologies.errors.TopologyWarning")
+@pytest.mark.filterwarnings("ignore::topologies.schema.TopologyWarning")
 def test_no_probe_is_begun_when_time_is_over(ranks, tmp_path, plan_of):
     plan, output = plan_of(1), tmp_path / "here.yaml"
     size = {"CUPY_DOUBLE_MEMORY": str(MEMORY_BYTES[1])}

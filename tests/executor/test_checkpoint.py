@@ -12,7 +12,7 @@ from executor.checkpoint import Checkpoint, CheckpointError, Saver, checkpoints,
 from executor.process.launch import SharedError
 from executor.values import indices
 from executor.weights import saving
-from executor.weights.files import Safetensors
+from executor.weights.loading import Safetensors
 from planner.graph.ir import Entry
 from planner.layout import owned_by_all
 from planner.layout.region import whole as whole_region

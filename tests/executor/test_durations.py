@@ -5,7 +5,7 @@ import pytest
 from executor.job import compute_seconds, durations
 from planner.program.lower import lower
 from planner.program.tasks import Compute
-from planner.report.task_seconds import task_seconds
+from planner.report.schema import task_seconds
 from tests.cross.cases import Case
 
 

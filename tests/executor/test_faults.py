@@ -16,7 +16,7 @@ from safetensors.numpy import load_file
 from executor.data import data_tensors
 from executor.process.environment import foreign_launcher
 from executor.process.guard import await_reader, killed_by
-from planner.graph.entries import entries_of
+from planner.graph.ir import entries_of
 from planner.plans.plan import single_worker
 from planner.plans.plan_json import plan_from_file
 from planner.report.schema import read_reports

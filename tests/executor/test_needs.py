@@ -7,7 +7,7 @@ from executor.needs import TEMPORARIES, Demand, demand, peers, room_line
 from executor.training import rank_programs
 from planner.failures import describe_failure
 from planner.program.lower import lower
-from planner.program.needs import CHANNEL_BYTES, Libraries, Need, device_needs, library_needs, needed_bytes
+from planner.program.workspace import CHANNEL_BYTES, Libraries, Need, device_needs, library_needs, needed_bytes
 from planner.report.schema import read_reports
 from simulator import simulate
 from tests import cupy_double

@@ -13,8 +13,7 @@ from executor.weights import Weights, WeightsError
 from executor.weights.saving import save_weights, state_dict
 from planner.errors import InputError
 from planner.graph import GraphBuilder, Init, Optimizer, training_graph
-from planner.graph.entries import content_digest, entries_of, groups
-from planner.graph.ir import Entry
+from planner.graph.ir import Entry, content_digest, entries_of, groups
 from planner.layout import elements, local_shape
 from planner.layout.region import coarser, whole
 from planner.models import build

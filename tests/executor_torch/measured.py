@@ -7,8 +7,7 @@ import json
 
 import numpy as np
 
-from executor.calibration.bench import Bench, timed_collectives
-from executor.calibration.hardware import hardware_of
+from executor.calibration.bench import Bench, hardware_of, timed_collectives
 from executor.torch.ranks import job_cluster
 
 MOST_BYTES = 1 << 16

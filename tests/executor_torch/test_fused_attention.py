@@ -6,8 +6,8 @@ pytest.importorskip("torch")
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from executor.torch import fused_attention
-from executor.torch.fused_attention import EFFICIENT, FLASH, Operands, kernels_for
+from executor.torch import attention
+from executor.torch.attention import EFFICIENT, FLASH, Operands, kernels_for
 
 KERNELS = {"flash": (FLASH, torch.bfloat16), "efficient": (EFFICIENT, torch.float32)}
 ENDS_OF_SEQUENCES = slice(6, 8)
@@ -74,5 +74,5 @@ def test_older_gpus_have_no_kernels_of_16_bits(dtype, expected, monkeypatch):
 
     query = Query()
     query.dtype = getattr(torch, dtype)
-    monkeypatch.setattr(fused_attention.torch.cuda, "get_device_capability", lambda device: (7, 5))
+    monkeypatch.setattr(attention.torch.cuda, "get_device_capability", lambda device: (7, 5))
     assert kernels_for(query) is expected

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 pytest.importorskip("torch")
-from executor.torch.sockets import NUMBER, SMALL, LocalSockets, connected
-from executor.torch.transport import GONE, LATE
+from executor.torch.transport import GONE, LATE, NUMBER, SMALL, LocalSockets, connected
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="where ranks have no such sockets")
 

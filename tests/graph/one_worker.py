@@ -5,7 +5,7 @@ import numpy as np
 import tdl
 from executor.kernels import KERNELS, KernelCall
 from executor.kernels import run as run_kernel
-from planner.graph.constants import array_of
+from planner.graph.ir import array_of
 
 
 def draw(graph, seed=0):

@@ -5,7 +5,7 @@ import pytest
 
 from planner.errors import GraphError
 from planner.graph import Graph, Init
-from planner.graph.checking import check
+from planner.graph.infer import check
 from planner.graph.ir import Node, Tensor
 from planner.models import build
 

@@ -10,10 +10,9 @@ import pytest
 from executor.values import Tile, fill
 from planner.errors import GraphError
 from planner.graph import Graph, GraphBuilder, Init, Optimizer, training_graph
-from planner.graph.checking import check
-from planner.graph.constants import MOST_CHARACTERS, array_of
 from planner.graph.graph_json import from_data, to_data
-from planner.graph.ir import Tensor
+from planner.graph.infer import check
+from planner.graph.ir import MOST_CHARACTERS, Tensor, array_of
 
 RANDOM = np.random.default_rng(0)
 ARRAYS = [

@@ -8,10 +8,9 @@ import pytest
 
 import planner
 from planner.graph.build import GraphBuilder
-from planner.graph.few_segments import few_segments
 from planner.graph.ir import Init
 from planner.graph.optimizers import Optimizer
-from planner.graph.repeats import repeats_of
+from planner.graph.repeats import few_segments, repeats_of
 from planner.graph.training import training_graph
 
 WIDTH, BATCH = 4, 2

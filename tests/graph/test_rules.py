@@ -11,7 +11,7 @@ from planner.errors import GraphError
 from planner.graph import GraphBuilder, Init
 from planner.graph.autodiff import gradients
 from planner.graph.rules import RULES, flat
-from tdl.catalog.pointwise import BINARY, SCALAR, UNARY
+from tdl.catalog.elementwise import BINARY, SCALAR, UNARY
 from tests.graph import one_worker
 
 # What these make, truth values and places, has no gradient.

@@ -9,9 +9,9 @@ import planner
 import tdl
 from planner.extensions import gradient
 from planner.graph import GraphBuilder, Init, Optimizer, Recipe, training_graph
-from planner.graph.accumulation import operands_as_terms
 from planner.graph.facts import nodes_of_replicas
-from planner.graph.training_mode import inference_graph, iteration
+from planner.graph.micro_batches import operands_as_terms
+from planner.graph.training import inference_graph, iteration
 from planner.layout import signatures
 from planner.plans.plan import undivided
 from planner.program.in_order import in_order

@@ -6,11 +6,9 @@ What a graph of several micro-batches means, with nothing of phases, slots or sc
 from dataclasses import replace
 
 import tdl
-from planner.graph.accumulation import accumulates
-from planner.graph.checking import check
-from planner.graph.infer import describe
-from planner.graph.ir import Node, renamed
-from planner.graph.samples import depending_on_samples, holds_samples
+from planner.graph.infer import check, describe
+from planner.graph.ir import Node, depending_on_samples, holds_samples, renamed
+from planner.graph.micro_batches import accumulates
 from planner.layout import EVERYWHERE, PARTIAL, REPLICATE, TERMS, Shard
 
 

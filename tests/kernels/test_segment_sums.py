@@ -5,9 +5,9 @@ import ctypes
 import numpy as np
 import pytest
 
-from executor.cuda_source import source_of
-from executor.kernels import segment_sums as module
-from executor.kernels.segment_sums import SOURCE, segment_sums
+from executor.kernels import selection as module
+from executor.kernels.selection import SOURCE, segment_sums
+from executor.values import source_of
 from tests import cupy_double
 from tests.multifetch.host import compiled
 

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from planner.errors import InputError
-from simulator.projection.cluster import cluster
+from simulator.projection.network import cluster
 from tensor_partitioner.commands.decide import main as decide
 from tensor_partitioner.commands.diagnose import main as diagnose_command
 from tensor_partitioner.commands.simulate import main as simulate

@@ -1,7 +1,7 @@
 """Closed forms: exact volumes where index expressions are plain variables and extents divide.
 
 Volumes are products over steps, in elements, summed over workers. They are what counting
-(`planner.layout.exchange.count`, the definition) is compared with, where they hold.
+(`planner.layout.communication.count`, the definition) is compared with, where they hold.
 """
 
 from __future__ import annotations

@@ -7,8 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from planner.layout import REPLICATE, Exchange, Production, Shard, fetch, owned_by_all, store
-from planner.layout.region import elements, subtract_all
-from planner.layout.split import first_eligible
+from planner.layout.region import elements, first_eligible, subtract_all
 from planner.layout.ways import Ways
 from tests.layout.closed_forms import FetchStep, StoreStep, fetched, fetched_across, moved, moved_across
 

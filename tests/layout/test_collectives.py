@@ -9,7 +9,7 @@ import pytest
 from planner.layout import REPLICATE, Collective, Exchange, Shard, Ways, collectives, fetch, owned_by_all
 from planner.layout.communication import Group, collective
 from planner.layout.ways import At
-from planner.program.cut import Cut
+from planner.program.buffers import Cut
 from planner.program.lower import lower
 from planner.program.tasks import Receive, Send
 from tests.cross.cases import MODELS, SHARED_WAYS, WAYS, Case, graph

@@ -10,7 +10,7 @@ import pytest
 import tdl
 from planner.layout import REPLICATE, Production, Shard, Ways, fetch, owned_by_all, store
 from planner.layout.geometry import reached
-from planner.layout.split import iteration_runs
+from planner.layout.region import iteration_runs
 
 CASES = Path(__file__).parents[3] / "shared/golden/layout_cases.json"
 

@@ -2,14 +2,14 @@
 
 import numpy as np
 
-from planner.layout import exchange
+from planner.layout import communication
 
 
 def test_the_oldest_is_forgotten_where_results_exceed_the_limit(monkeypatch):
-    monkeypatch.setattr(exchange, "MEMO_BYTES", 10)
+    monkeypatch.setattr(communication, "MEMO_BYTES", 10)
     computed = []
 
-    @exchange.remembered
+    @communication.remembered
     def repeated(count):
         computed.append(count)
         return np.zeros(count, dtype=np.int8)

@@ -5,16 +5,10 @@ from itertools import product
 import numpy as np
 import pytest
 
-from planner.graph.entries import groups
+from planner.graph.ir import groups
 from planner.layout import PARTIAL, REPLICATE, Shard, Ways, owned
-from planner.layout.mesh_axes import (
-    Axis,
-    StridedShard,
-    interleaved_twice,
-    mesh_axes,
-    uneven,
-)
 from planner.layout.region import coarser
+from planner.layout.ways import Axis, StridedShard, interleaved_twice, mesh_axes, uneven
 
 WAYS = [Ways(factors) for factors in ((2,), (2, 2), (2, 2, 2), (4, 2), (3, 2, 2), (2, 3))]
 PLACEMENTS = (Shard(0), Shard(1), REPLICATE)

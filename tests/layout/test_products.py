@@ -6,7 +6,7 @@ import pytest
 
 import tdl
 from planner.layout import signatures
-from planner.layout.products import contraction
+from planner.layout.geometry import contraction
 from planner.models import build
 from planner.program.lower import lower
 from planner.program.tasks import Compute

@@ -3,8 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planner.layout.region import lengths_in_common, subtract_runs
-from planner.layout.split import normalize
+from planner.layout.region import lengths_in_common, normalize, subtract_runs
 
 RUNS = st.lists(st.tuples(st.integers(0, 12), st.integers(0, 12)), max_size=5).map(normalize)
 

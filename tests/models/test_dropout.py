@@ -12,7 +12,7 @@ from executor.data import DATA_SETS
 from executor.training import Trainer, rank_programs
 from planner.errors import GraphError
 from planner.graph import GraphBuilder, Init, Optimizer, Recipe, training_graph
-from planner.graph.training_mode import dropout
+from planner.graph.training import dropout
 from planner.layout import signatures
 from planner.plans.plan import single_worker
 from planner.program.lower import lower

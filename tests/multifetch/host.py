@@ -7,8 +7,8 @@ import subprocess
 import numpy as np
 import pytest
 
-from executor.cuda_source import source_of
 from executor.multifetch import SOURCE, THREADS
+from executor.values import source_of
 
 PRELUDE = """
 #include <cmath>

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 import executor
-from executor.cuda_source import OPTIONS, source_of
+from executor.values import OPTIONS, source_of
 
 nvrtc = pytest.importorskip("cuda.bindings.nvrtc", reason="NVRTC is not installed: pip install -e '.[nvrtc]'")
 SOURCES = sorted(Path(executor.__file__).parent.rglob("*.cu"))

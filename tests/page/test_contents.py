@@ -16,7 +16,7 @@ import planner
 import topologies
 from planner.failures import describe_failure
 from planner.report.schema import write_reports
-from simulator.programs import plan_program
+from simulator.report import plan_program
 from simulator.simulation import simulated
 from tensor_partitioner.commands.report import main
 from tensor_partitioner.decision.record import published_scores

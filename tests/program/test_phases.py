@@ -10,8 +10,8 @@ import pytest
 from planner.graph import GraphBuilder, Init, Optimizer, Recipe, training_graph
 from planner.models import build
 from planner.plans.check import check_plan
-from planner.plans.phases import ACCUMULATION
 from planner.plans.plan import single_worker, undivided
+from planner.plans.records import ACCUMULATION
 from planner.program.in_order import in_order
 from planner.program.lower import Lowering, arena_sizes, lower
 from planner.search import SearchOptions, search

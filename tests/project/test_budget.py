@@ -9,16 +9,16 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 BUDGETS = {
-    "tensor_partitioner": 5135,
-    "tdl": 2677,
-    "topologies": 1958,
-    "planner": 19238,
+    "tensor_partitioner": 5112,
+    "tdl": 2675,
+    "topologies": 1956,
+    "planner": 19217,
     "simulator": 3281,
-    "executor": 8891,
+    "executor": 7819,
 }
 """Lines that are neither blank, comment, docstring nor import, by package."""
 
-ALL = 41_180
+ALL = 40_060
 """Of all packages together, which only goes down."""
 
 LAYOUT = {tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.COMMENT, tokenize.ENDMARKER}

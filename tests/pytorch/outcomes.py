@@ -13,7 +13,7 @@ import torch
 
 from executor.torch.verification import STEPS, UNTRAINED, verified
 from planner.errors import GraphError
-from planner.pytorch.defects import LOGGER, DefectError
+from planner.pytorch.arguments import LOGGER, DefectError
 from planner.pytorch.user_model import UserModel
 
 OUTCOMES = ("right", "refused", "wrong", "bare")

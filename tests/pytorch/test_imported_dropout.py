@@ -6,7 +6,7 @@ import pytest
 import tdl
 from planner.errors import GraphError
 from planner.graph.build import DATA
-from planner.graph.training_mode import ITERATION
+from planner.graph.training import ITERATION
 from planner.plans.plan import single_worker
 from planner.program.lower import lower
 from planner.search import SearchOptions, search

@@ -10,7 +10,7 @@ from torch import nn  # noqa: E402
 
 from planner.parallel import Parallel  # noqa: E402
 from planner.pytorch import from_torch  # noqa: E402
-from simulator.projection.cluster import cluster  # noqa: E402
+from simulator.projection.network import cluster  # noqa: E402
 from tensor_partitioner.projection import project_source  # noqa: E402
 from tensor_partitioner.replicas import GraphModel  # noqa: E402
 

@@ -8,7 +8,7 @@ import torch.nn.functional as F  # noqa: E402, N812
 from torch import nn  # noqa: E402
 
 from planner.errors import GraphError  # noqa: E402
-from planner.pytorch import extensions, from_torch  # noqa: E402
+from planner.pytorch import from_torch, nodes  # noqa: E402
 from planner.pytorch.user_model import UserModel  # noqa: E402
 from tests.pytorch.idioms import IDIOMS, case  # noqa: E402
 from tests.pytorch.outcomes import outcome_of, sgd  # noqa: E402
@@ -19,12 +19,12 @@ ROWS, WIDTH = 4, 6
 @pytest.fixture
 def alone(monkeypatch):
     """The import without other packages."""
-    monkeypatch.setattr(extensions, "_entries", lambda: ())
-    extensions.extension.cache_clear()
-    extensions.folders.cache_clear()
+    monkeypatch.setattr(nodes, "_entries", lambda: ())
+    nodes.extension.cache_clear()
+    nodes.folders.cache_clear()
     yield
-    extensions.extension.cache_clear()
-    extensions.folders.cache_clear()
+    nodes.extension.cache_clear()
+    nodes.folders.cache_clear()
 
 
 class Model(nn.Module):

@@ -12,7 +12,7 @@ from executor.kernels import KERNELS  # noqa: E402
 from executor.torch.verification import verify  # noqa: E402
 from planner.errors import GraphError  # noqa: E402
 from planner.pytorch import from_torch, importing  # noqa: E402
-from planner.pytorch.defects import DefectError  # noqa: E402
+from planner.pytorch.arguments import DefectError  # noqa: E402
 from planner.pytorch.translate.call import CONVERTERS  # noqa: E402
 from tensor_partitioner.commands.plan import main  # noqa: E402
 

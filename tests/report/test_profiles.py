@@ -10,16 +10,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import planner
-from planner.graph.kernel_classes import kernel_classes
+from planner.graph.order import kernel_classes
 from planner.planning import plan as search_plan
 from planner.report.compare import ReportError
 from planner.report.profiles import beside_profile, read_profile
 from planner.report.profiles.beside import EXPOSED, IDLE, STEP, measured_parts, predicted_parts
-from planner.report.profiles.profile import COLLECTIVE, ProfileError, Timespan, profile_of
-from planner.report.profiles.rules import KERNELS, OPERATORS, class_by, collective_of
+from planner.report.profiles.profile import (
+    COLLECTIVE,
+    KERNELS,
+    OPERATORS,
+    ProfileError,
+    Timespan,
+    class_by,
+    collective_of,
+    profile_of,
+)
 from planner.report.schema import write_reports
-from simulator.programs import plan_program
-from simulator.report import Settings, report, simulation_of
+from simulator.report import Settings, plan_program, report, simulation_of
 from tensor_partitioner.commands.compare import main as compare_command
 from tests.project.test_plan_command import run
 from topologies import load_topology

@@ -5,9 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from planner.models import build
-from planner.program.arena import Storage, plan_arena
 from planner.program.lower import lower
-from planner.program.tasks import Compute, WorkerProgram
+from planner.program.tasks import Compute, Storage, WorkerProgram, plan_arena
 from planner.search import SearchOptions, search
 from results.lifetimes import holders
 from results.tofu_memory.caching import MIB, CachingAllocator, reserved_bytes, rounded, segment_bytes

@@ -23,7 +23,7 @@ from results.collectives.run import (
     rows,
 )
 from results.experiment import ROOT, read_data, read_published
-from topologies import library, load_topology
+from topologies import load_topology, reading
 
 DATA = read_data(HERE)
 MEASURED = ROOT.parent / "shared" / "measured" / "collectives.csv"
@@ -78,7 +78,7 @@ def test_predictions_are_found_again_by_simulating_a_plan():
 
 
 def test_the_link_is_as_fitted_for_pairs():
-    stated = library.link_types()[DATA["pairs"]["link"]].half_bandwidth_bytes
+    stated = reading.link_types()[DATA["pairs"]["link"]].half_bandwidth_bytes
     assert stated == DATA["pairs"]["fitted_half_bandwidth_bytes"] == DATA["pairs"]["half_bandwidth_bytes"]
     points = pairs_points()
     assert pairs_loss(stated, points) < min(pairs_loss(stated + change, points) for change in (-20_000, 20_000))

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 import tdl
 from planner.layout import PARTIAL, REPLICATE, Shard, parse_placement
-from planner.layout.linear import linear_sets
 from planner.layout.ways import Ways
+from planner.search.partial_sums import linear_sets
 from results.conversions import run
 from results.conversions.chains import ATOMS, SEND, closed, conversions, convert, direct, every_layout
 from results.conversions.inference import inferences

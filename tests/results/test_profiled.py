@@ -13,8 +13,7 @@ from planner.report.profiles.beside import EXPOSED, IDLE, STEP, measured_parts, 
 from planner.report.schema import write_reports
 from results.experiment import ROOT
 from results.torchrun.run import MODULE, PROFILED, RANKS
-from simulator.programs import plan_program
-from simulator.report import Settings, report, simulation_of
+from simulator.report import Settings, plan_program, report, simulation_of
 from topologies import load_topology
 
 COLLECTIVES = {"DDP": {"all-reduce"}, "FSDP2": {"all-gather", "all-reduce"}}

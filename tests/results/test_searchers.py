@@ -3,7 +3,7 @@
 import pytest
 
 from planner.graph import GraphBuilder
-from planner.graph.accumulation import tensors_read_as_terms
+from planner.graph.micro_batches import tensors_read_as_terms
 from planner.layout import PARTIAL, REPLICATE, TERMS, Shard, eligible, signatures
 from planner.models import build
 from planner.plans.check import check_plan

@@ -11,9 +11,8 @@ import planner
 from planner.errors import InputError
 from planner.graph.facts import batch_size
 from planner.models import build
-from planner.program.arena import Storage
 from planner.program.lower import lower
-from planner.program.tasks import Compute, Kernel, SlicedCall, WorkerProgram
+from planner.program.tasks import Compute, Kernel, SlicedCall, Storage, WorkerProgram
 from results.lifetimes import holders
 from results.wresnet_throughput.systems.flow import flow_of, in_order_of_start, seconds_alone, worker_program
 from results.wresnet_throughput.systems.host import with_host_memory

@@ -3,7 +3,6 @@
 import pytest
 
 from planner.models import build
-from planner.program.arena import Storage, plan_arena
 from planner.program.lower import lower
 from planner.program.tasks import (
     Compute,
@@ -14,8 +13,10 @@ from planner.program.tasks import (
     Receive,
     Send,
     SlicedCall,
+    Storage,
     Wait,
     WorkerProgram,
+    plan_arena,
 )
 from planner.search import SearchOptions, search
 from results.tofu_memory.caching import reserved_bytes

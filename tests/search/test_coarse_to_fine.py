@@ -10,23 +10,18 @@ from hypothesis import strategies as st
 from planner.models import build
 from planner.search import Limits, SearchOptions, space_of
 from planner.search.costs import tables as of_tables
-from planner.search.joint import best_plan_among_candidates, joint
-from planner.search.recursive import recursive
+from planner.search.joint import best_plan_among_candidates, joint, recursive
+from planner.search.solver import coarse_to_fine as of_quotient
 from planner.search.solver import minimise as of_minimise
-from planner.search.solver import quotient as of_quotient
-from planner.search.solver.coarse_to_fine import solve_over_groups, solve_over_halved_groups
+from planner.search.solver.coarse_to_fine import Quotient, SearchState, solve_over_groups, solve_over_halved_groups
 from planner.search.solver.elimination import (
     distinct_choices,
     eliminate_variables,
     greedy_order_of_problem,
     states_of_least_cost,
 )
-from planner.search.solver.limits import Tuning
-from planner.search.solver.model import Model
-from planner.search.solver.problem import Problem, problem_in_own_store
-from planner.search.solver.quotient import Quotient
-from planner.search.solver.relaxation import problem_with_small_terms_absorbed
-from planner.search.solver.search_state import SearchState
+from planner.search.solver.model import Model, problem_with_small_terms_absorbed
+from planner.search.solver.problem import Problem, Tuning, problem_in_own_store
 from tests.search.graphs import random_graph
 from tests.search.test_solver import enumerated, least, problems
 

@@ -8,13 +8,13 @@ from dataclasses import fields, replace
 import pytest
 
 from planner.graph import GraphBuilder
-from planner.graph.accumulation import operands_as_terms
+from planner.graph.micro_batches import operands_as_terms
 from planner.models import build
 from planner.search import SearchOptions, Ties, search
 from planner.search.coarse.coarsen import Coarsenings, NodeVariable, TensorVariable
 from planner.search.costs.cost import FetchCost
 from planner.search.options import default_ties
-from planner.search.solver.limits import Tuning
+from planner.search.solver.problem import Tuning
 from tensor_partitioner.commands.plan import main
 from tests.search.graphs import random_graph
 

@@ -12,7 +12,7 @@ from planner.layout import Ways, signatures
 from planner.search.costs import volumes
 from planner.search.costs.cost import FetchCost, StoreCost
 from planner.search.costs.domains import layouts_domain, strategies_domain
-from planner.search.costs.needs import operand_need
+from planner.search.costs.volumes import operand_need
 from tests.search import oracle
 from tests.search.samples import (
     WAYS,

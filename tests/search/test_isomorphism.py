@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from planner.search.costs.tables import Tables
 from planner.search.solver.elimination import greedy_order_of_problem, states_of_least_cost
 from planner.search.solver.isomorphism import colours_of_variables, lockstep_order
-from planner.search.solver.limits import Tuning
-from planner.search.solver.problem import Problem, surroundings_of_variable, terms_by_variable
+from planner.search.solver.problem import Problem, Tuning, surroundings_of_variable, terms_by_variable
 from tests.search.test_solver import least, problems
 
 STATES = 3

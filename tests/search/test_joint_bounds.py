@@ -9,8 +9,7 @@ from msgspec.structs import replace
 from planner.models import build
 from planner.plans.check import most_moved_bytes
 from planner.search import Limits, SearchOptions, space_of
-from planner.search.joint import ITEM_BYTES, TABLES_PART, joint, pair_tables_fit_in_memory
-from planner.search.recursive import recursive
+from planner.search.joint import ITEM_BYTES, TABLES_PART, joint, pair_tables_fit_in_memory, recursive
 from tests.search.graphs import random_graph
 
 SEEDS = range(0, 216, 9)

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from planner.graph import GraphBuilder
 from planner.layout import REPLICATE as R
 from planner.layout import Exchange, Shard, Ways, fetch, needed, production, signatures, store
-from planner.layout.exchange import peers
+from planner.layout.communication import peers
 from planner.layout.region import subtract_all
 from planner.search.costs.cost import FetchCost, StoreCost
 from planner.search.costs.domains import layouts_domain, strategies_domain
-from planner.search.costs.needs import operand_need
+from planner.search.costs.volumes import operand_need
 from tests.search.samples import (
     AXES_WAYS,
     EVEN_WAYS,

@@ -9,8 +9,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from planner.errors import PlanError
-from planner.graph.accumulation import operands_as_terms
 from planner.graph.ir import ITEM_BYTES
+from planner.graph.micro_batches import operands_as_terms
 from planner.layout import Ways
 from planner.models import build
 from planner.plans.plan import Plan
@@ -18,7 +18,7 @@ from planner.plans.traffic import Traffic
 from planner.program.calls import node_work
 from planner.program.lower import lower
 from planner.search import SEARCHERS, SearchOptions, search, space_of
-from planner.search.objectives.roofline import workers_of_machine
+from planner.search.objectives.timing import workers_of_machine
 from simulator.interpreter import Switches, interpret
 from tests.search.brute import least_bytes
 from tests.search.samples import TOO_MANY_PLANS, training_graphs

@@ -27,7 +27,6 @@ from planner.layout import (
     signatures,
     store,
 )
-from planner.layout.linear import linear_sets
 from planner.models import build
 from planner.plans.check import check_plan, check_search
 from planner.plans.plan import Plan, single_worker
@@ -42,8 +41,8 @@ from planner.search.costs.domains import (
     operands_carried_by_choice,
     strategies_domain,
 )
-from planner.search.costs.needs import operand_need
-from planner.search.partial_sums import INFEASIBLE, PartialSums, penalty_above_cost
+from planner.search.costs.volumes import operand_need
+from planner.search.partial_sums import INFEASIBLE, PartialSums, linear_sets, penalty_above_cost
 from tests.cross.loopback import Loopback
 from tests.search.brute import least_bytes
 from tests.search.samples import (

@@ -14,7 +14,7 @@ from planner.search import SearchOptions, Ties, space_of
 from planner.search.coarse.coarsen import TensorVariable
 from planner.search.joint import best_plan_among_candidates, joint
 from planner.search.pins import Degree, Pin, load_pins, read_forbids, read_pins
-from planner.search.solver.limits import Limits
+from planner.search.solver.problem import Limits
 from tests.search.brute import least_bytes
 from tests.search.graphs import random_graph
 

@@ -7,8 +7,7 @@ from planner.layout import Shard
 from planner.models import build
 from planner.search import Limits, SearchOptions, space_of
 from planner.search.coarse.coarsen import NodeVariable
-from planner.search.recursive import recursive
-from planner.search.representatives import representatives_of_states
+from planner.search.joint import recursive, representatives_of_states
 
 
 def stand_ins(name, options, placements="S", choose=None):

@@ -7,10 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from planner.search.costs.tables import Tables
-from planner.search.solver.limits import NO_BOUND
+from planner.search.solver.coarse_to_fine import SearchState
 from planner.search.solver.model import Model
-from planner.search.solver.problem import Problem
-from planner.search.solver.search_state import SearchState
+from planner.search.solver.problem import NO_BOUND, Problem
 from tests.search.test_coarse_to_fine import assert_true_of, least_with
 from tests.search.test_solver import enumerated, problems
 

@@ -9,12 +9,10 @@ from hypothesis import strategies as st
 
 from planner.search.costs.tables import Tables
 from planner.search.solver.elimination import states_of_least_cost
-from planner.search.solver.limits import Limits
 from planner.search.solver.messages import Messages
 from planner.search.solver.minimise import minimise
-from planner.search.solver.model import Model
-from planner.search.solver.problem import Problem, restricted_problem, simplified_problem
-from planner.search.solver.relaxation import pairwise_relaxation
+from planner.search.solver.model import Model, pairwise_relaxation
+from planner.search.solver.problem import Limits, Problem, restricted_problem, simplified_problem
 
 NOTHING_FITS = Limits(memory_bytes=0, operations=0, seconds=0.2)
 

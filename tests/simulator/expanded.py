@@ -10,7 +10,7 @@ from itertools import count
 import simpy
 
 from planner.graph.micro_batches import BACKWARD, FORWARD
-from planner.plans.phases import WEIGHTS
+from planner.plans.records import WEIGHTS
 from planner.program.pipeline import SCHEDULES
 from simulator.projection.kernels import Work
 from simulator.projection.memory import OPTIMIZER, gradient_bytes

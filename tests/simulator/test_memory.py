@@ -5,12 +5,10 @@ from dataclasses import replace
 import pytest
 
 from planner.models import build
-from planner.program.needs import needed_bytes
-from planner.program.workspace import worker_workspace_bytes
+from planner.program.workspace import needed_bytes, worker_workspace_bytes
 from planner.search import SearchOptions, search
 from simulator.memory import Accounting, usage
-from simulator.programs import plan_program
-from simulator.report import Settings, simulation_of
+from simulator.report import Settings, plan_program, simulation_of
 from simulator.simulation import simulated
 from tests.simulator.programs import buffer, compute, program, shared_processor, star
 from topologies import load_topology

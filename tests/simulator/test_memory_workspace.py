@@ -11,9 +11,8 @@ from executor.kernels import KERNELS, KernelCall
 from planner.errors import PlanError
 from planner.program import workspace
 from planner.program.lower import arena_sizes, lower
-from planner.program.needs import needed_bytes
 from planner.program.tasks import Buffer, Compute, Kernel, SlicedCall, WorkerProgram
-from planner.program.workspace import worker_workspace_bytes
+from planner.program.workspace import needed_bytes, worker_workspace_bytes
 from simulator.simulation import simulated
 from tests.simulator.programs import star
 from topologies import load_topology

@@ -8,7 +8,7 @@ import planner
 import tdl
 from planner.export.transformers import transformer_of
 from planner.models import zoo
-from simulator.projection.cluster import cluster
+from simulator.projection.network import cluster
 from simulator.projection.stack import STACKS
 from tdl.traits import traits_of
 from tensor_partitioner.projection import project_source

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 import planner
-from planner.plans.phases import kind_of
+from planner.plans.records import kind_of
 from planner.program.lower import lower
 from planner.program.tasks import Compute
 from simulator.interpreter import Switches, interpret

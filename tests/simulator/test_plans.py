@@ -9,12 +9,11 @@ import planner
 from planner.models import build
 from planner.plans.plan import single_worker
 from planner.program.lower import lower
-from planner.program.needs import needed_bytes
+from planner.program.workspace import needed_bytes
 from planner.report.schema import read_reports
 from planner.search import SearchOptions, search
 from simulator.interpreter import Switches
-from simulator.programs import plan_program
-from simulator.report import report
+from simulator.report import plan_program, report
 from simulator.simulation import simulated
 from tensor_partitioner.commands.simulate import main
 from tensor_partitioner.display.progress import STATUS

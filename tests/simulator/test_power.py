@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tensor_partitioner
-from simulator.projection.power import within_limit_s
+from simulator.projection.kernels import within_limit_s
 from simulator.projection.result import POWER, Projection
 from topologies import TopologyError
-from topologies.library import device_names, device_type
 from topologies.load import parse_topology
+from topologies.reading import device_names, device_type
 from topologies.schema import DeviceSpec, Power
 
 H200 = device_type("h200-sxm5-141gb")

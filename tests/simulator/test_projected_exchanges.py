@@ -9,8 +9,7 @@ import planner
 from planner.layout import SMALL_SUM
 from planner.parallel import Parallel
 from simulator.projection.blocks import blocks_of
-from simulator.projection.cluster import cluster
-from simulator.projection.network import Grid, Network
+from simulator.projection.network import Grid, Network, cluster
 from simulator.projection.replica import Transfer, replica
 from simulator.projection.stack import STACKS
 from tensor_partitioner.projection import inner_of, project

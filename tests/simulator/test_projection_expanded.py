@@ -7,7 +7,7 @@ import pytest
 
 from planner.errors import PlanError
 from planner.parallel import Parallel
-from simulator.projection.cluster import cluster
+from simulator.projection.network import cluster
 from simulator.projection.projection import project
 from simulator.projection.stack import STACKS
 from tensor_partitioner.projection import inner_of, job_of

@@ -5,8 +5,7 @@ from functools import cache
 
 import pytest
 
-from simulator.projection.cluster import NODES_BUILT, cluster, cluster_of
-from simulator.projection.network import Grid, Network
+from simulator.projection.network import NODES_BUILT, Grid, Network, cluster, cluster_of
 from simulator.projection.replica import Transfer
 from topologies import load_topology
 from topologies.schema import CollectiveEntry

@@ -7,7 +7,7 @@ import pytest
 
 from planner.errors import PlanError
 from planner.graph.micro_batches import BACKWARD, FORWARD
-from planner.plans.phases import WEIGHTS
+from planner.plans.records import WEIGHTS
 from simulator.projection.stages import StepSeconds, cut, most_kept, pipeline, schedule_of
 
 CASES = [

@@ -5,8 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from planner.program.tasks import Compute, Kernel, SlicedCall
-from simulator.breakdown import breakdown
 from simulator.interpreter import Switches, interpret
+from simulator.simulation import breakdown
 from tests.simulator.programs import fetch, program, send, wait
 from topologies import parse_topology
 

@@ -8,7 +8,7 @@ from math import prod
 import torch
 from torch.nn import functional
 
-from tdl.catalog.pointwise import BINARY, BITS, MASKS, OPERATORS, UNARY
+from tdl.catalog.elementwise import BINARY, BITS, MASKS, OPERATORS, UNARY
 
 
 def spread(b, a, dims):

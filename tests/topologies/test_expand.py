@@ -6,7 +6,7 @@ import pytest
 
 from tests.simulator.programs import device_type
 from topologies import TopologyError, load_topology, parse_topology
-from topologies.errors import TopologyWarning
+from topologies.schema import TopologyWarning
 
 HEAD = "format: topology/2\nname: small\ndescription: for tests\n"
 LINK = "bandwidth_bytes_per_s: 1.0e9, direction: each, latency_s: 0"

@@ -8,7 +8,7 @@ import pytest
 
 from tests.extras import add_extra
 from tests.topologies.samples import REAL, SAMPLES, needs_real
-from topologies import TopologyError, available, full_text, library, load_topology
+from topologies import TopologyError, available, full_text, load_topology, reading
 from topologies.imports import import_machine
 
 NUMBERS = ("0", "-1", "1e-320", "1e400", "nan", "99999999999999999999", "*", "*3", "*999999", "K")
@@ -98,7 +98,7 @@ def imported(path):
 
 
 def test_yaml(tmp_path):
-    texts = [(f"{name}.yaml", (library.MACHINES / f"{name}.yaml").read_text()) for name in available()]
+    texts = [(f"{name}.yaml", (reading.MACHINES / f"{name}.yaml").read_text()) for name in available()]
     texts += [(f"{name}.yaml", full_text(name)) for name in ("p2.8xlarge", "dgx-1-v100", "pcie-8x-rtx4090")]
     texts = [(name, text) for name, text in texts if "K" not in name]
     understood = mutate(texts, loaded, tmp_path, 2 * ROUNDS)

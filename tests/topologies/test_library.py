@@ -5,8 +5,8 @@ import warnings
 
 import pytest
 
-from topologies import Kernel, TopologyError, available, full_text, levels, library, load_topology, parse_topology
-from topologies.described import sold
+from topologies import Kernel, TopologyError, available, full_text, levels, load_topology, parse_topology, reading
+from topologies.load import sold
 
 NAMES = [re.sub(r"-K$", "-2", name) for name in available()]
 
@@ -29,21 +29,21 @@ def test_every_machine_loads_without_doubts_and_says_the_same_in_full(name):
 
 @pytest.mark.parametrize("name", available())
 def test_every_machine_names_sources(name):
-    text = (library.MACHINES / f"{name}.yaml").read_text()
+    text = (reading.MACHINES / f"{name}.yaml").read_text()
     assert re.search(
         r"github\.com|data sheet|white paper|Amazon|NVIDIA|p2\.8xlarge|\(Tofu\)", text.partition("format:")[0]
     )
 
 
-@pytest.mark.parametrize("name", library.device_names())
+@pytest.mark.parametrize("name", reading.device_names())
 def test_every_device_is_found_by_its_name_and_identity(name):
-    kind = library.device_type(name)
+    kind = reading.device_type(name)
     assert kind.name == name
     assert kind.pci_ids
-    others = [library.device_type(other) for other in library.device_names() if other != name]
+    others = [reading.device_type(other) for other in reading.device_names() if other != name]
     assert not {identity for other in others for identity in other.pci_ids} & set(kind.pci_ids)
     if kind.nvlinks is not None:
-        assert {kind.nvlinks.direct, kind.nvlinks.switched} <= set(library.link_types())
+        assert {kind.nvlinks.direct, kind.nvlinks.switched} <= set(reading.link_types())
 
 
 COUNTS = {
@@ -141,13 +141,13 @@ def test_a_pod_has_rails_under_a_spine():
 
 @pytest.mark.parametrize("gigabits", [10, 25, 40, 50, 100, 200, 400])
 def test_ethernet_carries_what_infiniband_of_its_rate_does(gigabits):
-    assert library.link_type(f"ethernet-{gigabits}g").bandwidth_bytes_per_s == pytest.approx(gigabits * 0.12e9)
+    assert reading.link_type(f"ethernet-{gigabits}g").bandwidth_bytes_per_s == pytest.approx(gigabits * 0.12e9)
 
 
-@pytest.mark.parametrize("name", library.device_names())
+@pytest.mark.parametrize("name", reading.device_names())
 def test_what_is_reserved_is_little_of_a_memory(name):
     """CUDA's context and NCCL's communicators: on a GPU of a cluster more than nothing, nowhere a tenth."""
-    kind = library.device_type(name)
+    kind = reading.device_type(name)
     assert kind.reserved_bytes < 0.1 * kind.memory_bytes
     assert kind.reserved_bytes > 0 or not name.startswith(("a100", "h100", "h200", "b200", "gb200", "l4", "t4", "mi"))
 

@@ -6,7 +6,7 @@ import warnings
 import pytest
 
 from topologies import full_text, load_topology
-from topologies.errors import TopologyWarning
+from topologies.schema import TopologyWarning
 
 TEXT = re.sub(r"reserved_bytes: [^,}]+, ", "", full_text("p2.8xlarge"))
 

@@ -12,14 +12,13 @@ from pathlib import Path
 from typing import Protocol, cast
 from xml.etree import ElementTree as ET
 
-from topologies.errors import TopologyError
 from topologies.imports.nccl import NCCLReader
 from topologies.imports.parts import Parts
 from topologies.imports.smi import MatrixReader
 from topologies.load import parse_topology
 from topologies.machine import Machine
 from topologies.reading import encode_record, read_text
-from topologies.schema import FORMAT, TopologyFile
+from topologies.schema import FORMAT, TopologyError, TopologyFile
 
 FORMATS = "tensor_partitioner.machines"
 """Entry point group through which other packages add formats, each an `OtherFormat`."""

@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterator
 from xml.etree import ElementTree as ET
 
-from topologies import library
-from topologies.errors import TopologyError
+from topologies import reading
 from topologies.imports.parts import Parts
+from topologies.schema import TopologyError
 
 SPEEDS = {"2.5": 1, "5": 2, "8": 3, "16": 4, "32": 5, "64": 6}  # GT/s to PCIe generation
 _SPEED = re.compile(r"(\d+(?:\.\d+)?) GT/s")
@@ -43,7 +43,7 @@ class NCCLReader:
             self.parts.join_sockets((name for _, name in processors), self._socket_link(processors[0][0]))
         self._join_nvlinks()
         for name in [] if self.nvlinks else sorted({entry.type for entry in self.parts.devices}):
-            if (nvlinks := library.device_type(name).nvlinks) is not None:
+            if (nvlinks := reading.device_type(name).nvlinks) is not None:
                 self.parts.note(f"The file lists no NVLinks; {name} may have up to {nvlinks.count}: add them by hand.")
 
     def _add_gpu(self, index: int, element: ET.Element) -> None:

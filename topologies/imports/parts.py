@@ -6,9 +6,8 @@ from collections import Counter
 from collections.abc import Iterable
 from itertools import combinations
 
-from topologies import library
-from topologies.errors import TopologyError
-from topologies.schema import DeviceEntry, DeviceSpec, LinkEntry, LinkType, NVLinks, SwitchEntry
+from topologies import reading
+from topologies.schema import DeviceEntry, DeviceSpec, LinkEntry, LinkType, NVLinks, SwitchEntry, TopologyError
 
 MOST = 4096  # parts of one kind
 GENERATIONS = {1: 15, 2: 30, 3: 60, 4: 120, 5: 240, 6: 480}
@@ -44,7 +43,7 @@ class Parts:
         kind = self.given or _known(pci_id)
         if kind is None:
             what = f"the GPU {pci_id}" if pci_id else "its GPUs"
-            names = ", ".join(library.device_names())
+            names = ", ".join(reading.device_names())
             raise TopologyError(f"expected --device, because the type of {what} is unknown: one of {names}")
         self.devices.append(DeviceEntry(name=name, type=kind.name))
         return self.devices[-1].name
@@ -67,8 +66,8 @@ class Parts:
     def pcie(self, generation: int, width: int, *, uplink: bool) -> str:
         """Return a PCIe link type, created if the package has none; an uplink does not end at a device."""
         name = f"pcie{generation}x{width}" + ("-uplink" if uplink else "")
-        if name not in library.link_types() and name not in self.link_types:
-            like = library.link_types()[_UPLINK if uplink else _ENDPOINT]
+        if name not in reading.link_types() and name not in self.link_types:
+            like = reading.link_types()[_UPLINK if uplink else _ENDPOINT]
             bandwidth = GENERATIONS[generation] * width / 80 * 1e9
             self.link_types[name] = LinkType(
                 name=name, bandwidth_bytes_per_s=bandwidth, direction="each", latency_s=like.latency_s
@@ -77,7 +76,7 @@ class Parts:
 
     def nvlinks(self, gpu: str) -> NVLinks:
         """Return the NVLinks of a GPU's type; raise `TopologyError` if it has none."""
-        kind = library.device_type(next(entry.type for entry in self.devices if entry.name == gpu))
+        kind = reading.device_type(next(entry.type for entry in self.devices if entry.name == gpu))
         if kind.nvlinks is None:
             raise TopologyError(f"expected a --device with NVLinks, because the file lists some, found {kind.name}")
         return kind.nvlinks
@@ -90,11 +89,11 @@ class Parts:
 
 def _device(name: str) -> DeviceSpec:
     try:
-        return library.device_type(name)
+        return reading.device_type(name)
     except TopologyError as error:
         raise TopologyError(f"--device: {error}") from error
 
 
 def _known(pci_id: str | None) -> DeviceSpec | None:
-    kinds = (library.device_type(name) for name in library.device_names())
+    kinds = (reading.device_type(name) for name in reading.device_names())
     return next((kind for kind in kinds if pci_id in kind.pci_ids), None)

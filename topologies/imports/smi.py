@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator, Sequence
 from itertools import chain, combinations
 
-from topologies.errors import TopologyError
 from topologies.imports.parts import MOST, Parts
+from topologies.schema import TopologyError
 
 CLOSENESS = {"PIX": 0, "PXB": 1, "PHB": 2, "NODE": 3, "SYS": 4, "SOC": 4}
 SOCKETS = CLOSENESS["SYS"]

@@ -2,7 +2,7 @@
 
 import torch.nn.functional as F  # noqa: N812
 
-from planner.pytorch.extensions import Extension
+from planner.pytorch.nodes import Extension
 from rare_operators.elements import ELEMENTS
 from rare_operators.fourier import TRANSFORMS
 from rare_operators.mapped import mapped_one_by_one

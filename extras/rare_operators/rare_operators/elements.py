@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from planner.pytorch.translate.call import refuse_if
-from planner.pytorch.translate.gradient_overrides import with_gradient, with_slope
+from planner.pytorch.translate.compositions import with_gradient, with_slope
 
 
 def _fmax(x: Tensor, other: Tensor, *, sign: int = 1) -> Tensor:

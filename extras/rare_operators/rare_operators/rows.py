@@ -17,8 +17,7 @@ import torch
 from torch import Tensor
 
 from planner.pytorch.translate.call import refuse_if
-from planner.pytorch.translate.compositions import reduced
-from planner.pytorch.translate.gradient_overrides import with_gradient
+from planner.pytorch.translate.compositions import reduced, with_gradient
 
 Parts = tuple[Tensor, ...]
 """Tensors of one shape that are combined together."""

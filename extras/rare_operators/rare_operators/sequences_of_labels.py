@@ -12,7 +12,7 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
 from planner.pytorch.capture.autograd_functions import define
-from planner.pytorch.translate.gradient_overrides import with_gradient
+from planner.pytorch.translate.compositions import with_gradient
 
 NEVER, IMPOSSIBLE = -1e30, 1e29
 """The log-probability of unreachable states, and the loss above which a sample is impossible."""

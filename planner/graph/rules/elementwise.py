@@ -1,4 +1,4 @@
-"""Gradients of element-wise operators; those of `tdl.catalog.pointwise` come from its table."""
+"""Gradients of element-wise operators; those of `tdl.catalog.elementwise` come from its table."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from functools import partial
 
 from planner.graph.ir import Value
 from planner.graph.rules.base import Backward, Gradients, Rule, flat, integers, level, number
-from tdl.catalog.pointwise import BINARY, FLAT, LEVEL, OPERATORS, PASSING, SCALAR, UNARY
+from tdl.catalog.elementwise import BINARY, FLAT, LEVEL, OPERATORS, PASSING, SCALAR, UNARY
 
 
 def _of_result(op: str) -> Rule:

@@ -14,8 +14,7 @@ import torch
 from torch import nn
 
 from planner.errors import GraphError
-from planner.pytorch.extensions import advice
-from planner.pytorch.nodes import is_users, spelled
+from planner.pytorch.nodes import advice, is_users, spelled
 from planner.pytorch.private import HOOKS, LOGGERS
 from planner.pytorch.state.contents import is_known
 

@@ -13,12 +13,11 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from planner.errors import GraphError
 from planner.pytorch.capture.functionalization import changes_first
-from planner.pytorch.extensions import advice, extension
-from planner.pytorch.nodes import example, leaves, packet, where
+from planner.pytorch.nodes import advice, example, extension, leaves, packet, where
 from planner.pytorch.private import ComplexTensor, fake_mode_of
 from planner.pytorch.translate.call import UnsupportedError, refuse_if
+from planner.pytorch.translate.compositions import with_gradient
 from planner.pytorch.translate.decompositions import copied
-from planner.pytorch.translate.gradient_overrides import with_gradient
 
 aten = torch.ops.aten
 

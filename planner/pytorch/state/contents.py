@@ -10,8 +10,7 @@ import torch
 
 from planner.errors import GraphError
 from planner.graph.build import ONES, ZEROS
-from planner.graph.constants import Array, values
-from planner.graph.ir import Init
+from planner.graph.ir import Array, Init, values
 from planner.pytorch.private import FakeTensor
 from planner.pytorch.rewrite.axes import Value
 from planner.pytorch.translate.translation import Translation

@@ -11,8 +11,7 @@ import torch
 from torch import nn
 
 from planner.errors import GraphError
-from planner.graph.entries import content_digest
-from planner.graph.ir import Entry, Graph
+from planner.graph.ir import Entry, Graph, content_digest
 from planner.pytorch.capture.trace import TracedModule, is_data, is_parameter
 from planner.pytorch.state.contents import is_known
 

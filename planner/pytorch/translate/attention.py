@@ -10,8 +10,7 @@ from planner.pytorch.rewrite.axes import Axis, Value
 from planner.pytorch.rewrite.views import densely, merged, regrouped, squeezed, view
 from planner.pytorch.state.contents import Content, value_of
 from planner.pytorch.translate.call import TracedCall, converter, refuse_if
-from planner.pytorch.translate.comparing import masked, negated
-from planner.pytorch.translate.elementwise import of_truth_values
+from planner.pytorch.translate.elementwise import masked, negated, of_truth_values
 from planner.pytorch.translate.losses import softmax
 from planner.pytorch.translate.operations import as_dtype, binary, contract, dropped, padded, reduce, unary
 from planner.pytorch.translate.translation import Translation

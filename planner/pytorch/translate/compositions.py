@@ -7,14 +7,179 @@ from math import inf
 from typing import Any
 
 import torch
+import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
-from planner.pytorch.translate.bags import flat_bags
 from planner.pytorch.translate.call import refuse_if
-from planner.pytorch.translate.gradient_overrides import with_gradient
-from planner.pytorch.translate.part_compositions import WRITTEN_PARTS
+
+# Functions with explicit gradients, where PyTorch's differ from those that would follow.
+
+
+def with_gradient(function: Callable[..., Tensor], *gradients: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Return an element-wise function with explicit gradients, one per differentiable operand.
+
+    A gradient is a function of the arriving gradient and of the arguments. The differentiable operands come first and
+    have one shape.
+    """
+
+    def written(*arguments: Any) -> Tensor:
+        operands = [torch.ops.planner.operand(x) for x in arguments[: len(gradients)]]
+        given = *operands, *arguments[len(gradients) :]
+        result = function(*given)
+        arriving = torch.ops.planner.arriving(result, operands)
+        made_of = [gradient(arriving, *given) for gradient in gradients]
+        chosen: Tensor = torch.ops.planner.with_gradient([result], operands, [arriving], made_of)[0]
+        return chosen
+
+    return written
+
+
+def with_slope(function: Callable[..., Tensor], slope: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Return an element-wise function whose gradient is the arriving one times a given slope."""
+    return with_gradient(function, lambda arriving, *given: arriving * slope(*given))
+
+
+# Operators that read or write parts of a tensor, composed of others: slices and indices.
+
+
+# ruff: noqa: PLR0913, PLR0917 -- functions have the arguments of PyTorch's operators
+
 
 aten = torch.ops.aten
+
+
+def _roll(x: Tensor, shifts: Sequence[int], dims: Sequence[int] = ()) -> Tensor:
+    """Move the last elements of a dimension before the others."""
+    if not dims:
+        return _roll(x.flatten(), shifts, (0,)).view(x.shape)
+    for shift, dim in zip(shifts, dims, strict=True):
+        if start := -shift % max(1, x.shape[dim]):
+            x = torch.cat([x.narrow(dim, start, x.shape[dim] - start), x.narrow(dim, 0, start)], dim)
+    return x
+
+
+def _slice_scatter(
+    x: Tensor, src: Tensor, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1
+) -> Tensor:
+    """Insert a range of a dimension between what comes before and after it."""
+    first, stop, _ = slice(start, end, step).indices(x.shape[dim])
+    if step != 1:
+        return _index_put(x, [*[None] * (dim % x.ndim), torch.arange(first, stop, step)], src)
+    before, after = x.narrow(dim, 0, first), x.narrow(dim, max(first, stop), x.shape[dim] - max(first, stop))
+    return torch.cat([before, src, after], dim)
+
+
+def _select_scatter(x: Tensor, src: Tensor, dim: int, index: int) -> Tensor:
+    row = index % x.shape[dim]
+    return _slice_scatter(x, src.unsqueeze(dim), dim, row, row + 1)
+
+
+def _unfold(x: Tensor, dimension: int, size: int, step: int) -> Tensor:
+    """Lay windows of a dimension side by side in its place, with their elements last."""
+    x = x if x.ndim else x[None]
+    dim = dimension % x.ndim
+    places = torch.arange((x.shape[dim] - size) // step + 1)[:, None] * step + torch.arange(size)
+    windows: Tensor = x.index_select(dim, places.flatten()).unflatten(dim, places.shape)  # type: ignore[no-untyped-call]
+    return windows.movedim(dim + 1, -1)
+
+
+def _index_put(x: Tensor, indices: Sequence[Tensor | None], values: Tensor, accumulate: bool = False) -> Tensor:
+    """Write values at indices; both the values and the rest of the tensor receive gradients, as in PyTorch."""
+    refuse_if(accumulate, "index_put with accumulate is not composed here")
+    places = list(indices)
+    written = with_gradient(
+        lambda x, values: aten.index_put(x, places, values.detach()),
+        lambda arriving, *_: aten.index_put(arriving, places, arriving.new_zeros(())),
+        lambda arriving, *_: aten.index(arriving, places),
+    )
+    return written(x, values.to(x.dtype).expand(aten.index(x, places).shape))
+
+
+def _scatter(x: Tensor, dim: int, index: Tensor, src: Tensor) -> Tensor:
+    """Write at indices along a dimension, with gradients as in `_index_put`."""
+    written = with_gradient(
+        lambda x, src: x.scatter(dim, index, src.detach()),
+        lambda arriving, *_: arriving.scatter(dim, index, 0),
+        lambda arriving, *_: arriving.gather(dim, index),
+    )
+    return written(x, src)
+
+
+WRITTEN_PARTS: Mapping[str, Callable[..., Any]] = {
+    "index_put": _index_put,
+    "roll": _roll,
+    "scatter": _scatter,
+    "select_scatter": _select_scatter,
+    "slice_scatter": _slice_scatter,
+    "unfold": _unfold,
+}
+"""Compositions by operator name."""
+
+
+# Embedding bags: sum, mean or maximum of their rows.
+
+
+# ruff: noqa: PLR0913, PLR0917 -- functions have the arguments of PyTorch's
+
+
+def bags(x: Tensor, weight: Tensor, offsets: Tensor | None = None, *settings: Any, **named: Any) -> Tensor:
+    """Return the sum, mean or maximum of the rows of bags of equal length; PyTorch handles other bags."""
+    given = {**dict(zip(BAG_SETTINGS, settings, strict=False)), **named}
+    if x.ndim != PAIR or any(given.get(name) for name in ("max_norm", "scale_grad_by_freq")):
+        return F.embedding_bag(x, weight, offsets, **given)
+    mode, shares, left_out = given.get("mode", "mean"), given.get("per_sample_weights"), given.get("padding_idx")
+    rows = F.embedding(x, weight)
+    rows = rows if shares is None else rows * shares[..., None]
+    counts: Any = x.shape[1]
+    if left_out is not None:
+        inside = (x != left_out % len(weight))[..., None]
+        rows, counts = rows.where(inside, -inf if mode == "max" else 0), inside.sum(1)
+    if mode == "max":
+        greatest = rows.gather(1, rows.detach().argmax(1, keepdim=True)).squeeze(1)
+        return greatest if left_out is None else greatest.masked_fill(counts == 0, 0)
+    result = rows.sum(1)
+    return result if mode == "sum" else result / (counts if left_out is None else counts.clamp(min=1))
+
+
+PAIR = 2
+
+
+BAG_SETTINGS = (
+    "max_norm", "norm_type", "scale_grad_by_freq", "mode", "sparse", "per_sample_weights", "include_last_offset",
+    "padding_idx",
+)  # fmt: skip
+"""Further arguments of the functions of bags, in order."""
+
+
+def flat_bags(
+    weight: Tensor,
+    indices: Tensor,
+    offsets: Tensor,
+    scale_grad_by_freq: bool = False,
+    mode: int = 0,
+    sparse: bool = False,
+    per_sample_weights: Tensor | None = None,
+    include_last_offset: bool = False,
+    padding_idx: int | None = None,
+) -> tuple[Tensor, ...]:
+    """Return the sum, mean or maximum of the rows of each bag, which begins at its offset.
+
+    The further results are unused.
+    """
+    refuse_if(scale_grad_by_freq, "bags have no gradients by frequency")
+    starts = offsets[:-1] if include_last_offset else offsets
+    bag = torch.searchsorted(starts, torch.arange(len(indices)), right=True) - 1
+    read = torch.ones_like(bag) if padding_idx is None else (indices != padding_idx % len(weight)).long()
+    rows, counts = weight[indices], torch.zeros_like(starts).index_add(0, bag, read)[:, None]
+    if mode == 2:
+        inside = (bag == torch.arange(len(starts))[:, None]) & (read > 0)
+        reached = torch.where(inside[..., None], rows, -inf)
+        result = reached.gather(1, reached.detach().argmax(1, keepdim=True)).squeeze(1).masked_fill(counts == 0, 0)
+    else:
+        shares = read.to(weight.dtype) if per_sample_weights is None else read * per_sample_weights
+        result = weight.new_zeros(len(starts), weight.shape[1]).index_add(0, bag, rows * shares[:, None])
+        result = result / counts.clamp(min=1) if mode else result
+    return result, bag, bag, bag
 
 
 def _masked_scatter(x: Tensor, mask: Tensor, source: Tensor) -> Tensor:

@@ -14,8 +14,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from planner.errors import GraphError
 from planner.pytorch.capture.functionalization import out_of_place
-from planner.pytorch.extensions import extension
-from planner.pytorch.nodes import example, leaves, packet
+from planner.pytorch.nodes import example, extension, leaves, packet
 from planner.pytorch.private import DECOMPOSITIONS, OpOverload, fake_mode_of, is_composite
 from planner.pytorch.translate.call import CONVERTERS
 from planner.pytorch.translate.compositions import WRITTEN_OUT

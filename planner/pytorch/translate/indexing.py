@@ -14,7 +14,7 @@ from planner.pytorch.rewrite.axes import Value
 from planner.pytorch.rewrite.views import dense, densely, merged, regrouped, single, view
 from planner.pytorch.state.contents import Content, value_of
 from planner.pytorch.translate.call import TracedCall, converter, of_vectors, refuse_if
-from planner.pytorch.translate.comparing import masked, negated
+from planner.pytorch.translate.elementwise import masked, negated
 from planner.pytorch.translate.operations import as_dtype, binary, contract, reduce, unary
 from planner.pytorch.translate.shapes import expanded, joined, sliced, taken
 from planner.pytorch.translate.translation import Translation

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
+from planner.graph.build import ZEROS, WrittenGradient
 from planner.pytorch.rewrite.axes import Value
-from planner.pytorch.rewrite.views import aligned, dense, densely, merged, relaid, single, view
+from planner.pytorch.rewrite.views import aligned, dense, densely, laid_as, merged, relaid, single, view
 from planner.pytorch.translate.call import TracedCall, converter, of_vectors, refuse_if
-from planner.pytorch.translate.comparing import masked, negated
+from planner.pytorch.translate.elementwise import masked, negated
 from planner.pytorch.translate.indexing import one_hot
 from planner.pytorch.translate.operations import as_dtype, binary, reduce, unary
 from planner.pytorch.translate.translation import Translation
@@ -190,3 +191,41 @@ def _smooth_l1(t: Translation, call: TracedCall) -> Value:
     refuse_if(not is_kept, f"{call.op} with a threshold of {limit:g} is not supported")
     pair = [unary(t, "scale", call[name], factor=1 / limit) for name in ("self", "target")]
     return _of_elements(t, call, "smooth_l1_loss", pair, limit * limit if is_huber else limit)
+
+
+# Converters of the operators that control gradients in a trace.
+#
+# See `capture/autograd_functions.py` and `capture/checkpoints.py`.
+
+
+@converter("planner::operand")
+def _operand(t: Translation, call: TracedCall) -> Value:
+    return densely(t, call["self"])
+
+
+@converter("planner::arriving")
+def _arriving(t: Translation, call: TracedCall) -> Value:
+    """Return a placeholder for the gradient that will arrive."""
+    call.ignore("operands")
+    result = densely(t, call["self"])
+    stand_in = t.builder.input(t._name("arriving"), result.shape, ZEROS, t.dtype(result))
+    return t.alike(stand_in, result)
+
+
+@converter("planner::with_gradient")
+def _with_gradient(t: Translation, call: TracedCall) -> tuple[Value, ...]:
+    results = [densely(t, value) for value in call.tensors("results")]
+    operands, gradients = call.tensors("operands"), [densely(t, value) for value in call.tensors("gradients")]
+    for operand, gradient in zip(operands, gradients, strict=True):
+        t.same_axes(gradient.tensor, operand.tensor)
+    outputs = tuple(unary(t, "stop_gradient", result) for result in results)
+    names = [
+        tuple(value.tensor for value in values) for values in (outputs, operands, call.tensors("arriving"), gradients)
+    ]
+    t.builder.write_gradient(WrittenGradient(*names))
+    return outputs
+
+
+@converter("planner::changed")
+def _changed(t: Translation, call: TracedCall) -> Value:
+    return t.changed(call["parameter"], laid_as(t, call["content"], call["parameter"]))

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from string import ascii_letters
 
 from planner.graph.ir import Value as Attribute
-from planner.graph.training_mode import iteration
+from planner.graph.training import iteration
 from planner.pytorch.rewrite.axes import Value
 from planner.pytorch.rewrite.views import aligned, densely, squeezed
 from planner.pytorch.translate.translation import Translation

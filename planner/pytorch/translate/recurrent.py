@@ -9,7 +9,7 @@ from typing import Any
 
 from planner.pytorch.rewrite.axes import Value
 from planner.pytorch.translate.call import TracedCall, converter, refuse_if
-from planner.pytorch.translate.comparing import masked, negated
+from planner.pytorch.translate.elementwise import masked, negated
 from planner.pytorch.translate.operations import binary, contract, dropped, unary
 from planner.pytorch.translate.shapes import joined, pieces, stacked, taken
 from planner.pytorch.translate.translation import Translation

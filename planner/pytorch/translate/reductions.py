@@ -8,7 +8,7 @@ from math import prod
 from planner.pytorch.rewrite.axes import Value
 from planner.pytorch.rewrite.views import densely, single
 from planner.pytorch.translate.call import TracedCall, converter, of_vectors
-from planner.pytorch.translate.comparing import in_wider_dtype, masked
+from planner.pytorch.translate.elementwise import in_wider_dtype, masked
 from planner.pytorch.translate.indexing import extreme
 from planner.pytorch.translate.operations import as_dtype, binary, reduce, unary
 from planner.pytorch.translate.shapes import taken

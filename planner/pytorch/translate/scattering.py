@@ -11,8 +11,7 @@ from planner.pytorch.rewrite.axes import Value
 from planner.pytorch.rewrite.views import densely, view
 from planner.pytorch.state.contents import Content
 from planner.pytorch.translate.call import TracedCall, converter, of_vectors, refuse_if
-from planner.pytorch.translate.comparing import masked, negated
-from planner.pytorch.translate.elementwise import in_dtype
+from planner.pytorch.translate.elementwise import in_dtype, masked, negated
 from planner.pytorch.translate.indexing import flat_indices, indices_of
 from planner.pytorch.translate.operations import as_dtype, binary, reduce, unary
 from planner.pytorch.translate.shapes import expanded

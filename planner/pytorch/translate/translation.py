@@ -9,9 +9,8 @@ from dataclasses import replace
 import numpy as np
 
 from planner.graph.build import ONES, ZEROS, GraphBuilder
-from planner.graph.constants import Array
 from planner.graph.infer import describe
-from planner.graph.ir import FLOATING, Init, Node, Tensor
+from planner.graph.ir import FLOATING, Array, Init, Node, Tensor
 from planner.graph.ir import Value as Attribute
 from planner.pytorch.rewrite.axes import Cuts, TiedAxes, Value, parts
 

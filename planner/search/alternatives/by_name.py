@@ -19,9 +19,9 @@ from planner.layout import EVERYWHERE, REPLICATE, Shard
 from planner.parallel import STATES, WEIGHTS, Parallel
 from planner.search.alternatives.axes import Axes, Place
 from planner.search.alternatives.labels import Labelling, Labels
-from planner.search.alternatives.restriction import Patterns, Wanted, best_plan_keeping_to_patterns
+from planner.search.alternatives.parallelism import Patterns, Wanted, best_plan_keeping_to_patterns
 from planner.search.coarse.coarsen import CoarseGraph, Name, NodeVariable, TensorVariable, Variable
-from planner.search.solver.limits import Limits
+from planner.search.solver.problem import Limits
 from planner.search.space import Outcome, Space
 
 

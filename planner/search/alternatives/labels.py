@@ -16,9 +16,9 @@ from msgspec import Struct
 
 from planner.graph.ir import FLOATING, Graph, Node, Tensor
 from planner.layout import Signature
-from planner.layout.signature import leading_variable
+from planner.layout.region import leading_variable
 from planner.search.coarse.coarsen import CoarseGraph
-from planner.search.coarse.disjoint import DisjointSets
+from planner.search.coarse.unrolled import DisjointSets
 from tdl.traits import traits_of
 
 WEIGHTS = ("weight", "state")

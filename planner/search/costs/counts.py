@@ -18,8 +18,16 @@ from numpy.typing import NDArray
 import tdl
 from planner.layout import Ways
 from planner.layout.geometry import reached_along_dimension
-from planner.layout.region import intersect_runs, length, lengths_in_common
-from planner.layout.split import REMEMBERED, Runs, chosen_runs, cuts, runs_of_workers
+from planner.layout.region import (
+    REMEMBERED,
+    Runs,
+    chosen_runs,
+    cuts,
+    intersect_runs,
+    length,
+    lengths_in_common,
+    runs_of_workers,
+)
 
 Counts = NDArray[np.int64]
 

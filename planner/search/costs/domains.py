@@ -25,7 +25,7 @@ from planner.layout import (
     can_split,
     eligible,
 )
-from planner.layout.split import REMEMBERED, first_to_share, is_free
+from planner.layout.region import REMEMBERED, first_to_share, is_free
 from planner.search.costs.counts import counts_held
 
 Masks = NDArray[np.int64]

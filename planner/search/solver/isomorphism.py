@@ -15,8 +15,7 @@ from math import prod
 
 from planner.search.costs.tables import Scope, Shape, Term
 from planner.search.solver.elimination import Order
-from planner.search.solver.limits import Tuning
-from planner.search.solver.problem import surroundings_of_variable, terms_by_variable
+from planner.search.solver.problem import Tuning, surroundings_of_variable, terms_by_variable
 
 SPREADS = (0.25, 0.5, 0.75, 1.0)
 """Standard deviations of the logarithm of the random factor on scores, in turn, for every order but the first."""

@@ -13,22 +13,18 @@ from numpy.typing import NDArray
 
 import topologies
 from planner.errors import PlanError
-from planner.graph.accumulation import accumulates
 from planner.graph.chain import Chain, chain_of, crossing_bytes
 from planner.graph.ir import ITEM_BYTES, Graph, Node
-from planner.graph.micro_batches import can_add_up
+from planner.graph.micro_batches import accumulates, can_add_up
 from planner.layout import Signature, elements, owned_by_all
 from planner.layout.geometry import split_steps
-from planner.layout.region import length
-from planner.layout.split import runs_of_workers
+from planner.layout.region import length, runs_of_workers
 from planner.plans.check import check_plan, check_schedule, check_workers
-from planner.plans.phases import DEFAULT, read_schedule
 from planner.plans.plan import Plan
-from planner.plans.records import SearchRecord
+from planner.plans.records import DEFAULT, SearchRecord, read_schedule
 from planner.search.costs.domains import strategies_domain
-from planner.search.objectives.roofline import NodeKernel, slowest_worker_seconds, workers_of_machine
-from planner.search.stages.cuts import best_cut
-from planner.search.stages.placing import Placing
+from planner.search.objectives.timing import NodeKernel, slowest_worker_seconds, workers_of_machine
+from planner.search.stages.placing import Placing, best_cut
 
 ArenasOf = Callable[[Plan], Sequence[int]]
 

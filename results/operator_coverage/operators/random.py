@@ -12,8 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from tdl.expr import Expr, lift
-from tdl.functions import RANDOM_BITS
+from tdl.expr import RANDOM_BITS, Expr, lift
 from tdl.language import Lambda, OpaqueFunction, Operand, cos, log, random_bits, sqrt, tensor
 from tdl.operator import op
 

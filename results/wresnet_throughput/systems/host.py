@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import product
 
-from topologies.errors import TopologyError
 from topologies.machine import CATEGORIES, Device, Link, Machine, Memory, Resource
 from topologies.routes import Routes
-from topologies.schema import DeviceSpec, Efficiency, Peak
+from topologies.schema import DeviceSpec, Efficiency, Peak, TopologyError
 
 HOST = "host memory"
 TO_HOST, FROM_HOST = f"{HOST}, in", f"{HOST}, out"

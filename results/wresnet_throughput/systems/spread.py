@@ -11,8 +11,18 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from planner.program.arena import Storage, plan_arena
-from planner.program.tasks import Buffer, Message, Program, Receive, Send, Task, Wait, WorkerProgram
+from planner.program.tasks import (
+    Buffer,
+    Message,
+    Program,
+    Receive,
+    Send,
+    Storage,
+    Task,
+    Wait,
+    WorkerProgram,
+    plan_arena,
+)
 from results.wresnet_throughput.systems.flow import PERSISTENT, Flow, next_transfer
 
 Version = tuple[int, int | None]  # a block, and the task that made what is in it

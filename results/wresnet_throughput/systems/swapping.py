@@ -14,8 +14,8 @@ from itertools import count, islice, product
 import numpy as np
 
 from planner.graph.facts import phases
-from planner.program.needs import needed_bytes
 from planner.program.tasks import Buffer, Message, Program, Receive, Send, Task, Wait, WorkerProgram
+from planner.program.workspace import needed_bytes
 from results.wresnet_throughput.systems.flow import (
     Flow,
     blocks_in_order,

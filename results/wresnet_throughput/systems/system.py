@@ -15,8 +15,8 @@ from planner.graph.ir import Graph
 from planner.graph.order import in_structural_order
 from planner.plans.plan import Plan
 from planner.program.lower import Lowering
-from planner.program.needs import needed_bytes
 from planner.program.tasks import Program
+from planner.program.workspace import needed_bytes
 from topologies import Machine
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from executor.cases import Array, Case, Draw, Generate, spread
 from planner.graph.ir import Value
-from tdl.catalog.pointwise import BINARY, BITS, MASKS, OPERATORS, SCALAR, UNARY
+from tdl.catalog.elementwise import BINARY, BITS, MASKS, OPERATORS, SCALAR, UNARY
 
 SPECIAL = np.array([np.inf, -np.inf, np.nan, 0.0, 1.0, -1.0])
 
