@@ -9,10 +9,7 @@ from tdl.catalog import attention, convolution, elementwise, loss, normalization
 from tdl.errors import TDLError
 from tdl.operator import Operator
 
-_FAMILIES = (
-    elementwise, reduction, attention, convolution, reduction, normalization, loss, loss, selection, shape, elementwise,
-    selection,
-)  # fmt: skip
+_FAMILIES = (elementwise, attention, convolution, reduction, normalization, loss, selection, shape)
 
 _operators = {
     operator.name: operator
