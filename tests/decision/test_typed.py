@@ -57,7 +57,7 @@ def test_commands_for_a_model_of_the_zoo_run_as_they_stand(decided):
         "transformer-2-64", *SMALL, "--batch", 16, "--topo", "hgx-h100", "--pin", "tp=2", "--pin", "pp=1"
     )
     engines = [command.rpartition(" ")[2] for command in decision.commands if command.startswith("export-plan")]
-    assert engines == ["megatron", "torchrun"]
+    assert engines == ["megatron", "deepspeed", "torchrun"]
     assert "mpirun -n 8 execute plan.json" in decision.commands
     run_all(decision)
 
@@ -74,7 +74,7 @@ def test_commands_for_a_module_of_pytorch_run_as_they_stand(decided, tmp_path):
     (tmp_path / "model.py").write_text(MODULE)
     decision = decided("model.py:make", "--batch", 16, "--topo", "hgx-h100", "--pin", "tp=1")
     engines = [command.rpartition(" ")[2] for command in decision.commands if command.startswith("export-plan")]
-    assert engines == ["fsdp2", "torchrun"]
+    assert engines == ["fsdp2", "deepspeed", "torchrun"]
     run_all(decision)
     assert all("--batch 16" in command for command in decision.commands if "model.py" in command)
 
@@ -132,7 +132,7 @@ def test_a_decision_of_the_first_version_is_read(tmp_path):
     decision = load_decision(FIRST)
     saved, again = json.loads(FIRST.read_text()), json.loads(msgspec.json.encode(decision))
     candidates = zip(saved.pop("candidates"), again.pop("candidates"), strict=True)
-    assert [again.pop(added) for added in ("band", "memory_risk", "anchor")] == [None] * 3
+    assert [again.pop(added) for added in ("band", "memory_risk", "anchor", "engine")] == [None] * 4
     assert again.pop("memory_margin") == 1
     assert again["model"].pop("optimizer") == "none"
     assert again == saved
