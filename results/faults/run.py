@@ -114,13 +114,13 @@ def failings(row: Mapping[str, Any]) -> str:
 
 
 def says(data: Any) -> str:
-    """Say how many cells are as they should be."""
+    """Return how many cells pass, and the longest time until all processes of one ended."""
     rows = data["rows"]
     good = sum(map(passes, rows))
     slowest = max((row["seconds"] for row in rows if passes(row)), default=0.0)
     return (
-        f"{good} of {len(rows)} cells that were run are as they should be, of {len([*cells()])} in all; of these the "
-        f"slowest had ended {slowest:g} s after its fault, of {LIMIT_S:g} s. {data['machine']}."
+        f"{good} of {len(rows)} cells pass; {len([*cells()]) - len(rows)} have not been run. The slowest that passes "
+        f"ended {slowest:g} s after its fault (limit: {LIMIT_S:g} s). {data['machine']}."
     )
 
 

@@ -42,25 +42,25 @@ def measured_data(count: int, seed: int) -> dict[str, Any]:
 
 
 def faults_of(name: str, count: int, seed: int) -> list[Fault]:
-    """Return what is wrong with the first mutants of a format."""
+    """Return the failures of the first mutants of a format."""
     return watched(range(count), partial(mutant, name, seed))
 
 
 def says(data: Any) -> str:
-    """Say how many were read, and what was wrong."""
+    """Return how many mutants were read, and how many failed by detector."""
     rows = data["rows"]
     counted = Counter(fault[1] for row in rows for fault in row["faults"])
     counts = ", ".join(f"{counted[detector]} {detector}" for detector in DETECTORS)
     sure = sum(data["controls"].values())
     return (
         f"{sum(row['mutants'] for row in rows):,} mutants of {len(rows)} formats, seed {data['seed']}: {counts}. "
-        f"{sure} of {len(data['controls'])} controls were found. Limits of an input: {SECONDS} s of a core, "
-        f"{MEMORY_BYTES >> 30} GiB. {data['seconds']} s in all. {data['machine']}."
+        f"{sure} of {len(data['controls'])} controls were found. Limits per input: {SECONDS} s of CPU time, "
+        f"{MEMORY_BYTES >> 30} GiB. {data['seconds']} s in total. {data['machine']}."
     )
 
 
 def formats_table(data: Any) -> str:
-    """Render what was read of each format."""
+    """Return the table of formats."""
     rows = [
         (
             row["format"],
