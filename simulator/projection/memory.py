@@ -5,13 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from planner.parallel import Parallel
+from planner.parallel import GRADIENTS, STATES, WEIGHTS, Parallel
 from simulator.projection.block import Block
 from simulator.projection.stack import Stack
 from topologies.machine import Device
-
-OPTIMIZER, GRADIENTS, WEIGHTS = 1, 2, 3
-"""The ZeRO stages from which optimizer states, gradients and weights are sharded."""
 
 
 def unshared(block: Block, parallel: Parallel) -> float:
@@ -41,12 +38,12 @@ def lasting_lines(blocks: Sequence[Block], parallel: Parallel, stack: Stack) -> 
     def held(stage: int, nbytes: Callable[[Block], float]) -> float:
         return sum(nbytes(b) * (unshared(b, parallel) if parallel.zero >= stage else 1.0) for b in blocks)
 
-    masters = held(OPTIMIZER, lambda block: block.master_bytes)
+    masters = held(STATES, lambda block: block.master_bytes)
     copies = 0.0 if masters and casts_gathered(stack, parallel.zero) else held(WEIGHTS, lambda b: b.weight_bytes)
     lines = (
         ("weights in compute precision" if masters else "weights", copies),
         ("master weights", masters),
-        ("optimizer state", held(OPTIMIZER, lambda block: block.state_bytes)),
+        ("optimizer state", held(STATES, lambda block: block.state_bytes)),
         ("gradients", held(GRADIENTS, lambda block: gradient_bytes(block, stack))),
     )
     return [MemoryLine(what, round(nbytes)) for what, nbytes in lines if nbytes]

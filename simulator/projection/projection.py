@@ -23,8 +23,8 @@ from simulator.projection.memory import (
     with_fragmentation,
 )
 from simulator.projection.result import (
+    ALL_REDUCE,
     BUBBLE,
-    GRADIENTS,
     HOST,
     IDEAL,
     INEFFICIENCY,
@@ -209,7 +209,7 @@ class _Projecting:
             SHARDING: count * (busy_s - queued_s),
             HOST: in_turn_s - count * device_s,
             BUBBLE: end.pipeline_s - count * busy_s if self._parallel.pp > 1 else 0.0,
-            GRADIENTS: end.exposed_s,
+            ALL_REDUCE: end.exposed_s,
             UPDATE: end.update_s,
         }
 

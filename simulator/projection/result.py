@@ -14,7 +14,7 @@ MODEL_PARALLEL, SHARDING = "exposed model parallel communication", "exposed ZeRO
 """Exchanges of activations by tensor, context and expert parallel workers; gathers of weights, scatters of gradients.
 """
 
-GRADIENTS, HOST, BUBBLE, UPDATE = "exposed gradient all-reduce", "host overhead", "pipeline bubble", "optimizer"
+ALL_REDUCE, HOST, BUBBLE, UPDATE = "exposed gradient all-reduce", "host overhead", "pipeline bubble", "optimizer"
 """The bubble includes the messages between stages."""
 
 STRAGGLERS, POWER = "waiting for the slowest device", "lower clock within the power limit"

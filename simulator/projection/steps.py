@@ -8,10 +8,10 @@ from functools import reduce
 from typing import NamedTuple
 
 from planner.layout.ways import STAGES
-from planner.parallel import Parallel
+from planner.parallel import GRADIENTS, STATES, WEIGHTS, Parallel
 from simulator.projection.block import Block, Computed, Ends, Exchange, Part, Queue, Queued, beside
 from simulator.projection.kernels import Work
-from simulator.projection.memory import GRADIENTS, OPTIMIZER, WEIGHTS, gradient_bytes, unshared
+from simulator.projection.memory import gradient_bytes, unshared
 from simulator.projection.network import Network
 from simulator.projection.replica import Transfer
 from simulator.projection.stack import Sent, Stack, added, sent_by_member, times
@@ -241,8 +241,8 @@ class Steps:
         """Return the bytes that a worker of a block's stage sends for it in a step."""
         count, zero, grid = self._job.micro_batches, self._parallel.zero, self._job.network.grid
         passes = times(count, added((self[block].forward.sent, self[block].backward.sent)))
-        reduced = self._reduced_bytes(block) * (count if self.scatters else 1 if zero >= OPTIMIZER else 2)
-        nbytes = reduced + block.weight_bytes * (2 * count if self.gathers else 1 if zero >= OPTIMIZER else 0)
+        reduced = self._reduced_bytes(block) * (count if self.scatters else 1 if zero >= STATES else 2)
+        nbytes = reduced + block.weight_bytes * (2 * count if self.gathers else 1 if zero >= STATES else 0)
         replicas, of_experts = {"dp": grid.replicas, "cp": grid.context}, nbytes * block.expert_share
         every = sent_by_member({**replicas, "ep": grid.experts}, nbytes - of_experts)
         return added((passes, block.reduced, every, sent_by_member(replicas, of_experts)))
@@ -253,7 +253,7 @@ class Steps:
     def _update_s(self, block: Block) -> float:
         """Return the seconds in which a worker updates its part of a block's weights."""
         seconds = block.once.seconds + self._streamed_s(self._stack.update_bytes * block.parameters)
-        return seconds * (unshared(block, self._parallel) if self._parallel.zero >= OPTIMIZER else 1.0)
+        return seconds * (unshared(block, self._parallel) if self._parallel.zero >= STATES else 1.0)
 
     def _reductions(self, turns: Sequence[Turn]) -> list[Exchange]:
         """Return the reductions of gradients over replicas, in buckets of neighbouring blocks.
@@ -262,7 +262,7 @@ class Steps:
         """
         if self.scatters:
             return []
-        kind: Operation = "reduce-scatter" if self._parallel.zero >= OPTIMIZER else "all-reduce"
+        kind: Operation = "reduce-scatter" if self._parallel.zero >= STATES else "all-reduce"
         least = self._stack.bucket_bytes if self._stack.overlaps_gradients else float("inf")
         reductions, bucket, nbytes = list[Exchange](), list[Block](), 0.0
         for number, turn in enumerate(turns):
@@ -285,7 +285,7 @@ class Steps:
 
     def parameters_s(self, blocks: Sequence[Block]) -> float:
         """Return the seconds of gathering the weights that each replica has updated."""
-        if not OPTIMIZER <= self._parallel.zero <= GRADIENTS:
+        if not STATES <= self._parallel.zero <= GRADIENTS:
             return 0.0
         return self._replicas_s("all-gather", blocks, _weight_bytes)
 

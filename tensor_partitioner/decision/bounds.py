@@ -19,13 +19,13 @@ from numpy.typing import NDArray
 
 from planner.errors import GraphError, PlanError
 from planner.layout import Shard
-from planner.parallel import Parallel
+from planner.parallel import GRADIENTS, STATES, WEIGHTS, Parallel
 from planner.plans.check import MOST_WORKERS
 from planner.plans.plan import Plan
 from simulator.projection.block import Block
 from simulator.projection.blocks import blocks_of, repeated
 from simulator.projection.kernels import GAP_S, within_limit_s
-from simulator.projection.memory import GRADIENTS, OPTIMIZER, WEIGHTS, casts_gathered, gradient_bytes, kept_bytes
+from simulator.projection.memory import casts_gathered, gradient_bytes, kept_bytes
 from simulator.projection.network import Cluster
 from simulator.projection.projection import stages_of
 from simulator.projection.stack import Stack
@@ -296,7 +296,7 @@ class Bounds:
             assert division is not None
         lasting = sum(
             nbytes / (shared if zero >= stage else ep)
-            for stage, nbytes in zip((OPTIMIZER, GRADIENTS, WEIGHTS), division.lasting, strict=True)
+            for stage, nbytes in zip((STATES, GRADIENTS, WEIGHTS), division.lasting, strict=True)
             if stage < WEIGHTS or not casts_gathered(self.stack, zero)
         )
         least = (lasting + division.kept[branch.recompute] / (ep * cp)) / (tp * branch.pp)

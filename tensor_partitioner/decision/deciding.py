@@ -21,7 +21,7 @@ from planner.layout import by_axis
 from planner.parallel import Parallel
 from planner.plans.plan import Plan
 from planner.report.tables import fullest
-from planner.search.alternatives.axes import experts_of
+from planner.search.alternatives.labels import experts_of
 from planner.search.coarse.coarsen import Coarsenings
 from planner.search.pins import Degree
 from simulator.projection.block import Block

@@ -15,7 +15,7 @@ from planner.graph.facts import sequence_length
 from planner.parallel import Parallel
 from planner.report.profiles import read_profile
 from planner.report.schema import read_reports
-from planner.search.alternatives.axes import experts_of
+from planner.search.alternatives.labels import experts_of
 from simulator.projection.network import Cluster
 from simulator.projection.result import Projection
 from simulator.projection.stack import Stack

@@ -13,9 +13,9 @@ from planner.parallel import Parallel
 from simulator.projection.block import Block
 from simulator.projection.network import Cluster
 from simulator.projection.result import (
+    ALL_REDUCE,
     BUBBLE,
     COMMUNICATION,
-    GRADIENTS,
     IDEAL,
     INEFFICIENCY,
     INEFFICIENCY_AND_WAITING,
@@ -229,7 +229,7 @@ def ranked(projected: Sequence[Projected], model: ModelFacts, graph: Graph) -> t
 def _candidate(name: str, kind: str, bound_s: float, projection: Projection, model: ModelFacts) -> RankedCandidate:
     """Return the record of a candidate."""
     shares, tokens = projection.shares, model.sequence
-    exposed = (COMMUNICATION, MODEL_PARALLEL, SHARDING, GRADIENTS)
+    exposed = (COMMUNICATION, MODEL_PARALLEL, SHARDING, ALL_REDUCE)
     return RankedCandidate(
         name=name,
         parallel=None if kind in FAMILIES.values() else name,

@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields, replace
 from planner.errors import GraphError, InputError, PlanError
 from planner.graph.facts import amounts, batch_size
 from planner.parallel import Parallel
-from planner.search.alternatives.axes import experts_of
+from planner.search.alternatives.labels import experts_of
 from simulator.projection.network import Cluster
 from simulator.projection.result import Projection
 from tensor_partitioner.decision.measured import seconds_of

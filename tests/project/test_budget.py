@@ -10,15 +10,15 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 BUDGETS = {
     "tensor_partitioner": 5112,
-    "tdl": 2675,
+    "tdl": 2672,
     "topologies": 1956,
     "planner": 19217,
-    "simulator": 3281,
+    "simulator": 3280,
     "executor": 7819,
 }
 """Lines that are neither blank, comment, docstring nor import, by package."""
 
-ALL = 40_060
+ALL = 40_056
 """Of all packages together, which only goes down."""
 
 LAYOUT = {tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.COMMENT, tokenize.ENDMARKER}

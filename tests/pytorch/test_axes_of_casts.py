@@ -14,8 +14,7 @@ import tensor_partitioner as tp  # noqa: E402
 from planner.layout import signatures  # noqa: E402
 from planner.parallel import Parallel  # noqa: E402
 from planner.pytorch import from_torch  # noqa: E402
-from planner.search.alternatives.axes import Axes  # noqa: E402
-from planner.search.alternatives.labels import Labelling  # noqa: E402
+from planner.search.alternatives.labels import Axes, Labelling  # noqa: E402
 from planner.search.coarse.coarsen import CoarseGraph  # noqa: E402
 
 WAYS = {

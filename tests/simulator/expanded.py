@@ -10,10 +10,11 @@ from itertools import count
 import simpy
 
 from planner.graph.micro_batches import BACKWARD, FORWARD
+from planner.parallel import STATES
 from planner.plans.records import WEIGHTS
 from planner.program.pipeline import SCHEDULES
 from simulator.projection.kernels import Work
-from simulator.projection.memory import OPTIMIZER, gradient_bytes
+from simulator.projection.memory import gradient_bytes
 from simulator.projection.projection import stages_of
 from simulator.projection.steps import Steps
 
@@ -130,7 +131,7 @@ class Expanded:
     def reduced_s(self, blocks):
         """Seconds of a collective over all that have the same gradients: of experts another than of all else."""
         network = self.job.network
-        kind = "reduce-scatter" if self.parallel.zero >= OPTIMIZER else "all-reduce"
+        kind = "reduce-scatter" if self.parallel.zero >= STATES else "all-reduce"
         nbytes = [gradient_bytes(block, self.stack) for block in blocks]
         of_experts = sum(size * block.expert_share for size, block in zip(nbytes, blocks, strict=True))
         whole_s = network.replicas_s(kind, sum(nbytes) - of_experts)

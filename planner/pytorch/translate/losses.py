@@ -195,7 +195,7 @@ def _smooth_l1(t: Translation, call: TracedCall) -> Value:
 
 # Converters of the operators that control gradients in a trace.
 #
-# See `capture/autograd_functions.py` and `capture/checkpoints.py`.
+# See `capture/autograd_functions.py`.
 
 
 @converter("planner::operand")

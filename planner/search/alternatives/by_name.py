@@ -1,7 +1,7 @@
 """Named parallelism: Megatron-LM, DeepSpeed and FSDP as restrictions of the space, one step per axis of the workers.
 
 Tensor parallelism splits every contracted weight along one of its axes: the columns of one weight, the rows of the
-next, whole heads, the vocabulary (`axes.py` chooses them). Everything else is computed by all workers (Shoeybi and
+next, whole heads, the vocabulary (`labels.py` chooses them). Everything else is computed by all workers (Shoeybi and
 others 2019, Megatron-LM) or split along the sequence (Korthikanti and others 2022).
 """
 
@@ -17,8 +17,7 @@ from planner.errors import PlanError
 from planner.graph.facts import copies_of_weights, masters_of_weights, no_data_parallelism
 from planner.layout import EVERYWHERE, REPLICATE, Shard
 from planner.parallel import STATES, WEIGHTS, Parallel
-from planner.search.alternatives.axes import Axes, Place
-from planner.search.alternatives.labels import Labelling, Labels
+from planner.search.alternatives.labels import Axes, Index, Labelling, Labels
 from planner.search.alternatives.parallelism import Patterns, Wanted, best_plan_keeping_to_patterns
 from planner.search.coarse.coarsen import CoarseGraph, Name, NodeVariable, TensorVariable, Variable
 from planner.search.solver.problem import Limits
@@ -67,8 +66,8 @@ class _Styles:
         facts = _facts_of_graph(coarse)
         labelling, self._roles, self._touched = facts.labelling, facts.roles, facts.touched
         self._batch, self._sequence, self._places = labelling.batch, labelling.sequence, labelling.expert_places
-        self._experts: Mapping[Name, list[Place]] = {}
-        self._tensor: Mapping[Name, list[Place]] = {}
+        self._experts: Mapping[Name, list[Index]] = {}
+        self._tensor: Mapping[Name, list[Index]] = {}
         if max(parallel.ep, parallel.tp) > 1:
             axes = facts.axes
             experts = axes.of_experts(parallel.ep)
@@ -141,7 +140,7 @@ class _Styles:
         return parts - others or {REPLICATE}
 
     @staticmethod
-    def _on_axes(places: Mapping[Name, list[Place]], variable: Variable) -> Wanted:
+    def _on_axes(places: Mapping[Name, list[Index]], variable: Variable) -> Wanted:
         """Return the choices that split a variable along the chosen axes; an empty set if no member lies on one."""
         chosen = {place for name in variable.members for place in places.get((_kind(variable), name), ())}
         return {Shard(place) if isinstance(place, int) else place for place in chosen}
