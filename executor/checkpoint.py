@@ -243,8 +243,8 @@ def _locked(folder: Path) -> TextIO:
         except (BlockingIOError, PermissionError) as error:  # lockf raises either
             file.seek(0)
             raise CheckpointError(
-                f"{folder}: another job writes checkpoints here, {file.read().strip()}: wait for its end, or name "
-                "another folder"
+                f"{folder}: another job writes checkpoints here ({file.read().strip() or 'unknown'}): wait for it to "
+                "end, or name another folder"
             ) from error
         except OSError:
             pass  # a file system without locks

@@ -58,6 +58,9 @@ def plan_program(plan: Plan, machine: Machine, prefetch: int) -> PlanProgram:
     return PlanProgram(plan, Lowering(plan, prefetch), machine)
 
 
+# Simulate a plan and make its report, as the command `simulate` and `simulator.simulate` do.
+
+
 COLLECTIVES = ("auto", "pairs", "library")
 
 

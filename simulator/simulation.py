@@ -166,6 +166,9 @@ def _received(
         yield from ((*pair, share * operated.payload_bytes, operated.groups) for pair, share in flows)
 
 
+# Simulate a program on a machine with and without communication, and evaluate links and memories.
+
+
 WITH_COMMUNICATION = Switches()
 
 

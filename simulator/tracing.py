@@ -105,6 +105,9 @@ def _summed(changed: list[tuple[float, float, int]]) -> list[tuple[float, float]
     return [step for step, following in pairwise([*steps, (np.inf, 0.0)]) if following[0] > step[0]]
 
 
+# A simulation as a trace.
+
+
 THREADS = ("compute", "copies", "waiting")
 THREAD_OF = {COMPUTE: 0, PACK: 1, UNPACK: 1, COMBINE: 1, WAIT: 2}
 

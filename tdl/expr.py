@@ -107,6 +107,9 @@ REDUCERS: Mapping[str, Combine] = {
 }
 
 
+# Expressions that a description computes at one point.
+
+
 Number = bool | int | float | Fraction
 
 

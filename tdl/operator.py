@@ -73,6 +73,9 @@ def _counted(kind: str) -> str:
     return "int" if kind == "bool" else kind
 
 
+# Operators, and their descriptions for operands of given ranks.
+
+
 Attributes = Mapping[str, Any]
 
 

@@ -193,6 +193,9 @@ def usual_node(device: str, count: int) -> TopologyFile:
     )
 
 
+# Load machines from files, and warn about implausible figures.
+
+
 @dataclass(frozen=True, slots=True)
 class Range:
     """Limits of a figure for real machines, and the units that are given by mistake, with their sizes."""

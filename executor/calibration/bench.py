@@ -1,4 +1,4 @@
-"""Tools of calibration: clocks, programs of single tasks, and timings of a library's operations."""
+"""Tools of calibration: clocks, programs of single tasks, and measured rates of the hardware."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Time every task of a plan on each rank, in the order of the plan, over its arena, with all ranks at work.
+"""Time a device alone, and every task of a plan on each rank: in the order of the plan, with all ranks at work.
 
 Ranks meet before a transfer starts, before it ends and after it, so that waiting for others is not timed. A rank with
 one thread is timed by its thread's CPU time, which excludes other ranks on the core; a rank on a device by events.

@@ -113,6 +113,9 @@ class Framed:
         return result
 
 
+# Maximum and average pooling (NCHW) and their gradients.
+
+
 def _padded(call: KernelCall, fill: float) -> tuple[Framed, list[slice], list[slice]]:
     """Return the padded images, and the rows and columns that each tap reads."""
     along_y, along_x = windows(call)

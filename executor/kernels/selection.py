@@ -65,6 +65,9 @@ def _on_device(xp: ModuleType, rows: Array, values: Array, out: Array) -> None:
         xp.copyto(out, sums)
 
 
+# Selection by a tensor's values, with gathers and segment sums instead of the descriptions' sums.
+
+
 def _inside(indices: Array, within: Range) -> tuple[Array, Array]:
     """Return which indices lie in a range, and their positions in it (zero for the others)."""
     inside = (indices >= within[0]) & (indices < within[1])

@@ -56,7 +56,7 @@ LAUNCHER_FORWARDS_S = 0.05
 """Time in which it passes on what it has read."""
 
 USUALLY: Mapping[int, str] = {
-    signal.SIGKILL: ", as a system that has no memory left does",
+    signal.SIGKILL: "; the system may be out of memory",
     signal.SIGBUS: f": is {SHARED_MEMORY} or a disk full?",
 }
 """The most frequent cause of a signal."""

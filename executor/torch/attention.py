@@ -192,6 +192,9 @@ def _operands(call: KernelCall, query: torch.Tensor, *shared: torch.Tensor) -> O
     return Operands(query, key, value, call.flag("causal"), call.number("scale"))
 
 
+# PyTorch's attention for a worker's share, and its gradients.
+
+
 BLOCK_SCORES = 1 << 19
 """Most scores in a block, unless the rows of one head have more. They fit in a CPU's cache."""
 

@@ -208,6 +208,9 @@ def _accepted(listener: socket.socket, secret: bytes) -> dict[int, socket.socket
 # where all ranks met
 
 
+# The transport of `torch.distributed`.
+
+
 GONE = ("closed by peer", "reset by peer", "Broken pipe", "Connection refused", "remote error", "recvValue failed")
 """Error texts of `torch.distributed` backends for a lost peer."""
 

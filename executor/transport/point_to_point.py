@@ -212,6 +212,9 @@ def staging(memory: Memory) -> Staging:
     return Staging(memory) if memory.xp is np else Mirrored(memory)
 
 
+# The transport of nonblocking MPI messages, packed contiguously, and how ranks wait.
+
+
 Requests = list[MPI.Request]
 WaitFor = Callable[[Requests], None]
 

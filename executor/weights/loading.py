@@ -110,6 +110,9 @@ def open_arrays(path: Path) -> Arrays:
     return reader(path)
 
 
+# Initial weights of a training.
+
+
 SHOWN = 3
 """Number of names that an error lists."""
 

@@ -14,13 +14,15 @@ OPTIMIZERS = {"adam": "Adam", "adamw": "AdamW", "sgd": "SGD", "momentum": "SGD"}
 def limits(setup: Setup) -> str:
     """Return why DeepSpeed cannot run a setup; "" if it can."""
     parallel = setup.parallel
-    pipelined = parallel.pp > 1
+    pipelined, selective = parallel.pp > 1, parallel.recompute == "selective"
     return first(
         "it has no context parallelism; it exchanges heads instead (Ulysses)" if parallel.cp > 1 else "",
         "expert parallelism needs DeepSpeed's own layers in the model" if parallel.ep > 1 else "",
         "its tensor parallelism does not split norms along the sequence" if parallel.sp else "",
         "with pipelines, tensor parallelism needs Megatron's modules" if pipelined and parallel.tp > 1 else "",
         f"its pipelines support only zero=0 or 1, not {parallel.zero}" if parallel.zero > 1 and pipelined else "",
+        "its tensor parallelism supports only zero=0, 1 or 2" if parallel.tp > 1 and parallel.zero > 2 else "",
+        "its pipelines recompute whole layers: set recompute=full" if pipelined and selective else "",
     )
 
 

@@ -171,7 +171,7 @@ class Launch:
     any_plan: bool = False
 
     def cannot(self, setup: Setup) -> str:
-        """Say in a clause why the engine cannot run a setup; nothing where it can."""
+        """Return a clause that says why the engine cannot run a setup; "" if it can."""
         optimizer = setup.optimizer.name if setup.optimizer else "adam"
         if limit := self.limits(setup):
             return limit
@@ -201,7 +201,7 @@ def uneven_heads(setup: Setup, *, copies: bool) -> str:
 
 
 def uneven_sequence(setup: Setup) -> str:
-    """Say that the sequence cannot be split for `sp` and context parallelism, which takes a part of each end."""
+    """Return a clause if `sp` and context parallelism cannot split the sequence into equal parts; "" if they can."""
     parallel = setup.parallel
     parts = (parallel.tp if parallel.sp else 1) * (2 * parallel.cp if parallel.cp > 1 else 1)
     return (

@@ -111,14 +111,19 @@ def mesh_target(name: str) -> Target:
 
 
 def engines() -> dict[str, Launch]:
-    """Return every engine that is told degrees, by name; after the project's own those that packages add."""
+    """Return every engine configured by degrees, by name: the project's own, then those of other packages."""
     known = {name: target for name, target in TARGETS.items() if isinstance(target, Launch)}
     return known | {entry.name: entry.load() for entry in entry_points(group=ENGINES) if entry.name not in TARGETS}
 
 
+def known_engines() -> dict[str, Launch]:
+    """Return the engines that `decide --engine` takes, by name; "ours" is the executor."""
+    return {"ours": TORCHRUN} | engines()
+
+
 def engine_named(name: str) -> Launch:
-    """Look up an engine that is told degrees, "ours" being the executor; an InputError for any other name."""
-    known = {"ours": TORCHRUN} | engines()
+    """Return an engine configured by degrees. Raises an InputError for an unknown name."""
+    known = known_engines()
     if name not in known:
         raise InputError(f"engine: expected {', '.join(known)}, found {name!r}{nearest(name, known)}")
     return known[name]

@@ -1,4 +1,4 @@
-"""Output shapes and dtypes of a node, from its operator's description; cached per signature."""
+"""Infer the shapes and dtypes of a node's outputs, cached per signature, and validate graphs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The training graph: tensors, nodes and the loop's updates. Data only; `infer.py` validates it."""
+"""The training graph: tensors, nodes, updates, given values and module entries. Data only; `infer.py` validates it."""
 
 from __future__ import annotations
 

@@ -73,6 +73,9 @@ def _ends_backward_pass(node: Node, readers: Mapping[str, list[Node | None]]) ->
     return node.forward is not None and all(reader is not None and reader.forward is None for reader in after)
 
 
+# Micro-batches.
+
+
 BEFORE, FORWARD, BACKWARD, UPDATE = PHASES = ("before", "forward", "backward", "update")
 """The phases in program order; the middle two run for every micro-batch."""
 

@@ -1,4 +1,4 @@
-"""Canonical order of a graph's nodes, which depends only on its structure and not on their order or names.
+"""Canonical order of a graph's nodes, which depends only on its structure, and the kernel classes that follow from it.
 
 Kernel prices depend on neighbouring kernels, and layers are detected by repetition, so graphs are put into this order
 before they are planned or priced. In the forward pass the unit is an operator with its parts, such as a norm with its

@@ -131,6 +131,9 @@ def _is_linear(graph: Graph, node: Node, operands: int) -> bool:
     return description.is_elementwise and description.linear(frozenset(range(operands)))
 
 
+# From a forward graph to a training iteration.
+
+
 RECOMPUTE = ("none", "selective", "segments")
 
 

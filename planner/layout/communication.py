@@ -171,6 +171,9 @@ def axes_name(axes: Iterable[str]) -> str:
     return " x ".join(dict.fromkeys(axis or UNNAMED for axis in axes))
 
 
+# Collectives.
+
+
 HALVES = (("reduce-scatter", "all-gather"), ("reduce", "broadcast"))
 """Pairs of collectives that together form an all-reduce."""
 

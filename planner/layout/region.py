@@ -147,6 +147,9 @@ def normalize(runs: Iterable[tuple[int, int]]) -> Runs:
     return tuple(merged)
 
 
+# Regions.
+
+
 Region = tuple[Runs, ...]
 """One tuple of runs per dimension; the empty tuple is the single element of a scalar."""
 

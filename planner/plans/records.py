@@ -137,6 +137,9 @@ def _chunks_of_nodes(
     return chunks
 
 
+# Records of a plan's file, including that of its search, and their JSON text.
+
+
 Bytes = Annotated[int, msgspec.Meta(ge=0)]
 Seconds = Annotated[float, msgspec.Meta(ge=0)]
 

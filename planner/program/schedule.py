@@ -109,6 +109,9 @@ def _summands(terms: Sequence[NodeTraffic], total: NodeTraffic, order: Mapping[s
     }
 
 
+# The common order.
+
+
 SENT = " sent to "
 
 

@@ -89,6 +89,9 @@ def _best_gap(starts: np.typing.NDArray[np.int64], stops: np.typing.NDArray[np.i
     return int(ends[fits[np.argmin(gaps[fits])]]) if len(fits) else int(ends[-1])
 
 
+# The program.
+
+
 Slices = tuple[slice, ...]
 
 

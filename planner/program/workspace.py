@@ -1,4 +1,4 @@
-"""Workspace of kernels besides operands and results, as functions of local shapes.
+"""Workspace of kernels besides operands and results, from local shapes, and all that a worker needs in memory.
 
 A convolution processes its batch in parts: for each part it copies out what the windows read, and multiplies. A part is
 as many images as fit in the device's `workspace_bytes`, at least one. The executor's kernels split their batches by

@@ -1,4 +1,4 @@
-"""Arguments of a module and its loss: tensors in order, by name and in containers, treated as one list."""
+"""Arguments of a module and its loss, treated as one list of tensors, and defects that an import reports."""
 
 from __future__ import annotations
 

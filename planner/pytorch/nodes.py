@@ -1,4 +1,4 @@
-"""Properties of trace nodes: their operator, line and place in the module."""
+"""Properties of trace nodes: operator, line and place in the module; and extensions by other packages."""
 
 from __future__ import annotations
 
@@ -66,6 +66,9 @@ def folders() -> tuple[str, ...]:
 
 def _entries() -> EntryPoints:
     return entry_points(group=GROUP)
+
+
+# Properties of trace nodes.
 
 
 def packet(node: torch.fx.Node) -> str:

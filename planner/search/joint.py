@@ -197,6 +197,9 @@ def _drop_inconsistent_replacements(
                 del instead[node][name]
 
 
+# The joint search.
+
+
 ITEM_BYTES = 8
 TABLES_PART = 8
 """The tables of pairs may take 1 / TABLES_PART of the memory limit."""

@@ -82,6 +82,9 @@ def read_ties(value: Any) -> Ties | None:
     return value if value is None or isinstance(value, Ties) else Ties.only(read_rules(value))
 
 
+# Options of a search, checked.
+
+
 PLACEMENTS = tuple(PlacementSet)
 
 WAYS = "Split factors, outermost first, as in 4,2.  [default: the best]"

@@ -43,6 +43,9 @@ def linear_sets(description: tdl.Description) -> tuple[frozenset[int], ...]:
     return tuple(chosen for chosen in candidates if description.linear(chosen))
 
 
+# Decide which results may stay partial, and which nodes carry their terms on.
+
+
 Operands = frozenset[int]
 
 

@@ -119,7 +119,7 @@ def says(data: Any) -> str:
     good = sum(map(passes, rows))
     slowest = max((row["seconds"] for row in rows if passes(row)), default=0.0)
     return (
-        f"{good} of {len(rows)} cells pass; {len([*cells()]) - len(rows)} have not been run. The slowest that passes "
+        f"{len(rows)} of {len([*cells()])} cells were run, and {good} pass. The slowest that passes "
         f"ended {slowest:g} s after its fault (limit: {LIMIT_S:g} s). {data['machine']}."
     )
 

@@ -86,6 +86,9 @@ def copies_of_weights(replica: Replica) -> Mapping[str, tuple[str, int]]:
     return copies
 
 
+# What a layer's forward pass keeps for the backward pass, entirely or under selective recomputation.
+
+
 class Kept:
     """Computes what forward nodes keep, given the block of each node and the tensors that depend on samples."""
 

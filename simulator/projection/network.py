@@ -82,6 +82,9 @@ def require_devices(machine: Cluster, workers: int) -> None:
         raise TopologyError(f"{machine.name}: expected at least {workers} devices, found {machine.devices}")
 
 
+# The cost of exchanges on a cluster whose workers all do the same.
+
+
 MESSAGE_SHARE = 0.69
 """Share of the link bandwidth that a message between two ranks attains.
 

@@ -64,6 +64,9 @@ def log_softmax_backward(grad: Operand, result: Operand, inner: Operand, *, dim:
     return lambda *i: grad[i] - exp(result[i]) * inner[rows(i, dim)]
 
 
+# Losses.
+
+
 Function = Callable[[Expr, Expr], Expr]
 
 

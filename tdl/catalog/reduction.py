@@ -1,4 +1,4 @@
-"""Reductions along dimensions, and their gradients."""
+"""Matrix products, reductions along dimensions, and their gradients."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ STACK_HELP = (
     "that of a launch file]"
 )
 ENGINE_HELP = (
-    f"Search what this engine's exporter takes, priced by its stack: {OURS}, "
+    f"Consider only strategies that this engine runs, priced by its stack: {OURS}, "
     f"{', '.join(name for name, target in TARGETS.items() if isinstance(target, Launch))}, or an installed one."
 )
 VARY_HELP = (
@@ -137,9 +137,9 @@ def main(source: str, **options: Any) -> None:
     begin(options, ("output", "json_path", "page_path"), source_files(source))
     if options["page_path"] is not None and not is_alike(cluster(options["topo"])):
         raise click.UsageError(f"--page: expected a machine of equal devices, found {options['topo']}")
+    source, options = launched(source, options, is_fixed=False)
     if options["engine"] is not None:
         options["stack"] = options["stack"] or engine_named(options["engine"]).stack
-    source, options = launched(source, options, is_fixed=False)
     if options["prices"] and not options["vary"]:
         raise click.UsageError("--price-per-hour: expected --vary with it, found none")
     if options["vary"]:

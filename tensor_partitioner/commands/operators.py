@@ -99,8 +99,8 @@ def without_verification() -> None:
     raise click.UsageError("operators check: the package that verifies is missing; pip install extras/verification")
 
 
-added = [entry.load() for entry in entry_points(group="tensor_partitioner.operators")]
-for command in added or [without_verification]:
-    cli.add_command(command)
+cli.add_command(without_verification)
+for added in entry_points(group="tensor_partitioner.operators"):
+    cli.add_command(added.load())
 
 main = command_errors(cli)

@@ -1,4 +1,4 @@
-"""Decisions in a terminal: the answer in a few lines, then the candidates, each with the reason why it loses."""
+"""Decisions and projections in a terminal: the answer in a few lines, then candidates and why they lose."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def spare(decision: Decision) -> str:
 
 
 def _safer(best: RankedCandidate, safer: RankedCandidate) -> str:
-    """Say which candidate leaves enough memory for most published runs."""
+    """Return the line that names the safer candidate."""
     times, left = safer.seconds_per_step / best.seconds_per_step, display.quantity(safer.margin_bytes, "B")
     return f"{safer.name}, {times:.2f} times as long: {left} to spare, enough for {COVERAGE:.0%} of published runs"
 

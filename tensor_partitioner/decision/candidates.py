@@ -49,8 +49,8 @@ class Branch(NamedTuple):
 class ParallelSpace:
     """All strategies to train a network with a batch on all devices, restricted by `pins` (values by word).
 
-    `experts` are those of a layer, 1 without any. Of recomputation those are tried that change something, of ZeRO's
-    stages 1 and 2 where weights are `updated`. `allowed` tells of a way if the engine runs it; None: any.
+    `experts` is the number of experts of a layer, 1 without any. `recompute` lists the choices that change something.
+    ZeRO stages 1 and 2 are tried if weights are `updated`. `allowed` tells if the engine runs a strategy; None: any.
     """
 
     devices: int
@@ -83,10 +83,13 @@ class ParallelSpace:
                     yield from (Branch(within, pp, dp, micro_batch, again) for again in recompute)
 
     def candidates(self, branch: Branch) -> Iterator[Parallel]:
+        """Yield the candidates of a branch that the engine runs."""
+        return filter(self.allowed, self.ways(branch))
+
+    def ways(self, branch: Branch) -> Iterator[Parallel]:
         """Yield the candidates of a branch."""
         schedules = self._schedules(branch.pp, self.batch // (branch.dp * branch.micro_batch))
-        ways = (branch.way(zero, schedule) for zero in self.zeros(branch) for schedule in schedules)
-        yield from filter(self.allowed, ways)
+        return (branch.way(zero, schedule) for zero in self.zeros(branch) for schedule in schedules)
 
     def __iter__(self) -> Iterator[Parallel]:
         """Yield every candidate."""
@@ -110,9 +113,7 @@ class ParallelSpace:
                         yield from filter(self.allowed, map(branch.way, zeros))
 
     def count(self, branch: Branch) -> int:
-        """Return the number of candidates of a branch."""
-        if self.allowed is not None:
-            return sum(1 for _ in self.candidates(branch))
+        """Return the number of candidates of a branch, whatever the engine; asking it of each would take long."""
         return len(self.zeros(branch)) * len(self._schedules(branch.pp, self.batch // (branch.dp * branch.micro_batch)))
 
     def zeros(self, branch: Branch) -> list[int]:
@@ -164,8 +165,8 @@ def by_hand(space: ParallelSpace, per_node: int) -> Iterator[list[Parallel]]:
     most = max((degrees.tp for degrees in every if degrees.tp <= per_node), default=1)
     for tp in dict.fromkeys((most, 1)):
         divided = [degrees for degrees in every if degrees.tp == tp and degrees.dp < space.devices]
-        ways = (way for degrees in divided for branch in space.branches(degrees) for way in space.candidates(branch))
-        yield sorted(filter(_is_usual, ways), key=_by_memory)
+        ways = (way for degrees in divided for branch in space.branches(degrees) for way in space.ways(branch))
+        yield sorted(filter(space.allowed, filter(_is_usual, ways)), key=_by_memory)
 
 
 def _by_memory(way: Parallel) -> tuple[int, int, int, int]:

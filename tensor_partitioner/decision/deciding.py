@@ -13,7 +13,7 @@ from statistics import fmean
 
 from planner.errors import GraphError, InputError, PlanError
 from planner.export.setup import Launch, Setup
-from planner.export.targets import engine_named
+from planner.export.targets import engine_named, known_engines
 from planner.graph.facts import batch_size
 from planner.graph.ir import Graph
 from planner.graph.order import in_structural_order
@@ -145,7 +145,7 @@ def decide(  # noqa: PLR0913 -- keyword settings
     >>> decision.best.fits, decision.best.seconds_per_step <= min(c.seconds_per_step for c in decision.candidates)
     (True, True)
     """
-    require_types(model, machine, batch, budget_s, pins)
+    require_types(model, machine, batch, budget_s, pins, engine)
     runs = None if engine is None else engine_named(engine)
     stack = stack or (STACK if runs is None else runs.stack)
     whole = cluster(machine)
@@ -235,13 +235,13 @@ class _Deciding:
         )
 
     def _allowed(self, batch: int) -> Callable[[Parallel], bool] | None:
-        """Return what tells if the engine takes a way; None where none was asked for."""
+        """Return the test if the engine runs a candidate; None without an engine."""
         engine = self.engine
         return None if engine is None else lambda way: not engine.cannot(self._setup.divided(way, batch))
 
     @cached_property
     def _setup(self) -> Setup:
-        """What engines are told of the model."""
+        """The model as engines are told of it."""
         return Setup(self.source.whole(1), Parallel(), self._per_node)
 
     def largest_batch(self) -> int:
@@ -263,8 +263,9 @@ class _Deciding:
         rows = self._searched(batch) if self._simulates else []  # first, because pricing candidates is slow here
         search = self._search(space, until)
         search.run(self._per_node)
-        safer = {} if self._simulates else search.within(1 / memory_margin(published_scores()))
-        rows += [(candidate_name(way), family(way), *of) for way, of in (safer | search.projected).items()]
+        if not self._simulates:
+            search.search_share(1 / memory_margin(published_scores()))
+        rows += [(candidate_name(way), family(way), *of) for way, of in search.projected.items()]
         rows += [] if self._simulates or time.monotonic() > until else self._searched(batch)
         return self._record(batch, rows, search)
 
@@ -363,7 +364,7 @@ class _Deciding:
             bounded_away=search.bounded_away,
             unfinished=search.unfinished,
             impossible=search.impossible + self.impossible,
-            projected=len(search.projected) + self.considered - self.impossible,
+            projected=len(told),
             lower_bound_s=lower_s,
             gap=best_s / lower_s - 1,
             seconds=time.monotonic() - self.begin,
@@ -376,7 +377,7 @@ class _Deciding:
             search=record,
             candidates=told,
             commands=tuple(commands(self.source, setup, machine, told[0], self.pins, self.engine, self.stack)),
-            engine=None if self.engine is None else self.engine.title,
+            engine=next((name for name, launch in known_engines().items() if launch is self.engine), None),
             one_device_s=alone_s,
             band=None if self._simulates else band(published_scores(), experts=self._experts > 1),
             memory_risk=None if self._simulates else memory_risk(published_scores(), told[0]),
@@ -391,7 +392,7 @@ class _Deciding:
         most_s = AS_FAST * best.seconds_per_step
         if not best.fits or operations / attained > most_s:
             return None
-        alone = replace(self.space(batch), devices=1, pins={})
+        alone = replace(self.space(batch), devices=1, pins={}, allowed=None)
         search = self._search(alone, self.begin + self.budget_s if self._simulates else float("inf"))
         search.run(1, most_s)
         return min((step.seconds for _, step in search.projected.values() if step.fits), default=None)

@@ -1,4 +1,4 @@
-"""Measured steps: a pace in any unit that trainers print, as seconds per step."""
+"""Measured steps: a pace in any unit that trainers print, and what it corrects in predictions."""
 
 from __future__ import annotations
 

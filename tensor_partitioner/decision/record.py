@@ -141,10 +141,11 @@ class Anchor(msgspec.Struct, frozen=True, kw_only=True):
 class Decision(msgspec.Struct, Shown, frozen=True, kw_only=True):
     """A decision: what to do and why. Candidates are sorted: those that fit first, then by seconds.
 
-    `one_device_s` are the seconds of a step on one device alone, where it is as fast as all. `band` is what 90% of
-    published runs of such models took at least and at most, over their predictions. `memory_risk` is the share of
-    published runs whose memory was above its prediction by more than the best has to spare. `anchor` is what a measured
-    step told, after which candidates are predicted. `engine` runs every candidate, where one was asked for.
+    `one_device_s` are the seconds of a step on one device, if that is as fast as all; None otherwise. `band` is the
+    range of measured over predicted seconds that holds 90% of published runs of such models. `memory_risk` is the share
+    of published runs that exceeded their predicted memory by more than the best candidate leaves free; `memory_margin`
+    is the ratio of measured to predicted memory that 90% of published runs stayed within. `anchor` is the correction by
+    a measured step; all predictions include it. `engine` is the engine that all candidates are for, if one was given.
     """
 
     format: str = FORMAT
@@ -169,7 +170,7 @@ class Decision(msgspec.Struct, Shown, frozen=True, kw_only=True):
 
     @property
     def safer(self) -> RankedCandidate | None:
-        """The fastest candidate with memory enough for 90% of published runs; None where it is the best, or none is."""
+        """The fastest priced candidate with memory enough for 90% of published runs; None if it is the best."""
         roomy = (row for row in self.candidates if row.needed_bytes * self.memory_margin <= row.capacity_bytes)
         first = next(roomy, None)
         return None if first is self.best else first
@@ -268,6 +269,9 @@ def memory_risk(scores: tuple[PublishedScore, ...], candidate: RankedCandidate) 
 
 
 def memory_margin(scores: tuple[PublishedScore, ...]) -> float:
-    """Return how many times its predicted memory 90% of published runs took at most; each source weighs as much."""
+    """Return the ratio of measured to predicted memory that 90% of published runs stayed within.
+
+    Sources have equal weights.
+    """
     ratios = sorted(ratio for score in scores for ratio in score.memory)
     return ratios[ceil(COVERAGE * len(ratios)) - 1] if ratios else 1.0

@@ -254,18 +254,18 @@ class Search:
         if self._best_s == float("inf") and self._smallest[1] is not None:
             self._try_smallest(self._smallest[1])
 
-    def within(self, share: float) -> dict[Parallel, tuple[float, Projection]]:
-        """Search a share of the memory for the fastest way, if the fastest of all needs more; return what was priced.
+    def search_share(self, share: float) -> None:
+        """Price the fastest candidate within a share of the memory, if the fastest of all needs more.
 
-        A way that takes over `MOST_TIMES` as long as the fastest of all is not looked for.
+        Candidates that take over `MOST_TIMES` as long as the fastest of all are not searched.
         """
         steps = sorted((step for _, step in self.projected.values() if step.fits), key=lambda step: step.seconds)
         roomy = [step.seconds for step in steps if step.needed_bytes <= share * step.capacity_bytes]
         if not steps or roomy[:1] == [steps[0].seconds]:
-            return {}
+            return
         search = Search(self.bounds, self.price, share * self.capacity, self.until, self.floor_s, share)
         search.run(1, min([MOST_TIMES * steps[0].seconds, *roomy]))
-        return search.projected
+        self.projected |= {way: row for way, row in search.projected.items() if way not in self.projected}
 
     @property
     def _is_over(self) -> bool:
@@ -300,10 +300,13 @@ class Search:
 
     def _refine(self, branch: Branch, bound_s: float) -> None:
         """Tighten the bound of a branch by one more replica; once its own is built, queue its candidates."""
-        if self.bounds.step_s(branch) > bound_s or self.bounds.build(branch):
+        space = self.bounds.space
+        if next(iter(space.candidates(branch)), None) is None:
+            self.impossible += space.count(branch)
+        elif self.bounds.step_s(branch) > bound_s or self.bounds.build(branch):
             self._add(branch, bound_s)
         elif self.bounds.built(branch) is None:
-            self.impossible += self.bounds.space.count(branch)
+            self.impossible += space.count(branch)
         else:
             for leaf in leaves(self.bounds, branch, self.capacity):
                 if leaf.way not in self._tried and self._least_s(leaf.seconds) < self._best_s:

@@ -49,7 +49,9 @@ MOST_SAMPLES = 10**12
 """Largest batch. Its divisors are enumerated."""
 
 
-def require_types(model: object, machine: object, batch: object, budget_s: object, pins: Sequence[str]) -> None:
+def require_types(  # noqa: PLR0913, PLR0917 -- the arguments of `decide`
+    model: object, machine: object, batch: object, budget_s: object, pins: Sequence[str], engine: object
+) -> None:
     """Raise an InputError if an argument of `decide` has the wrong type, or a number is not positive."""
     if not isinstance(model, str | Graph):
         raise InputError(f"model: expected a name, a file or a graph, found {model!r}")
@@ -59,6 +61,8 @@ def require_types(model: object, machine: object, batch: object, budget_s: objec
         raise InputError(f"batch: expected a whole number from 1 to {MOST_SAMPLES}, found {batch!r}")
     if not isinstance(budget_s, int | float) or not 0 < budget_s < float("inf"):
         raise InputError(f"budget: expected seconds above 0, found {budget_s!r}")
+    if not isinstance(engine, str | None):
+        raise InputError(f"engine: expected a name, found {engine!r}")
     if isinstance(pins, str):
         raise InputError(f"pins: expected a list, as in ['tp=4'], found {pins!r}")
 
@@ -185,7 +189,9 @@ def commands(  # noqa: PLR0913, PLR0917 -- what a decision was made of
     yield f"simulate {named} {topo}{by}"
     known = {name: exporter for name, exporter in engines().items() if exporter is (engine or exporter)}
     held = [f" --pin {quote(pin.asked)}" for pin in pins] + [f" --engine {name}" for name in known if engine]
-    decided = f"decide {words} {topo}{by}{''.join(held)} -o plan.json"
+    by_default = STACK if engine is None else engine.stack
+    priced = "" if stack == by_default else f" --stack {stack}"
+    decided = f"decide {words} {topo}{priced}{''.join(held)} -o plan.json"
     yield f"plan {named} -o plan.json" if isinstance(source, ZooModel) else decided
     yield from running
     nodes = "" if machine.per_node in {1, DEVICES_PER_NODE} else f" {topo}"

@@ -1,4 +1,4 @@
-"""Read a launch file. Its suffix and its fields tell which trainer it belongs to."""
+"""Read a launch file, in place of a model or by itself. Its suffix and its fields tell which trainer it belongs to."""
 
 from __future__ import annotations
 

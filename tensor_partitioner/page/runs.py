@@ -98,6 +98,9 @@ class Page(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     published: tuple[PublishedScore, ...] = ()
 
 
+# Parts of a page from reports, simulations and schedules.
+
+
 MOST_LANES = 16
 """Workers shown in a timeline."""
 

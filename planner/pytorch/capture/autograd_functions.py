@@ -137,6 +137,9 @@ def plain_batch_norm(x: Tensor, weight: Any, bias: Any, mean: Any, var: Any, *ot
     return batch_norm(x, mean, var, weight, bias, *others[:3], **named)
 
 
+# Trace both passes of `torch.autograd.Function`, so that the user's gradient becomes ordinary operators.
+
+
 Kernels = Mapping[str, Callable[..., Any]]
 """Functions by the schema of the operator that each implements."""
 

@@ -174,6 +174,9 @@ REFUSED: Mapping[Any, str] = {
 GET_DATA, SET_DATA = torch.Tensor.data.__get__, torch.Tensor.data.__set__  # type: ignore[attr-defined]
 
 
+# Trace a module.
+
+
 class Step(nn.Module):
     """A module with its loss, called with the values of Arguments of a given structure; this is what is traced.
 

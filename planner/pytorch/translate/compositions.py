@@ -45,6 +45,9 @@ def with_slope(function: Callable[..., Tensor], slope: Callable[..., Tensor]) ->
 # ruff: noqa: PLR0913, PLR0917 -- functions have the arguments of PyTorch's operators
 
 
+# Operators composed of others, because PyTorch does not decompose them or gives other gradients.
+
+
 aten = torch.ops.aten
 
 

@@ -1,4 +1,4 @@
-"""Softmax and losses."""
+"""Softmax, losses, and operators that control gradients."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A profile: a step's kernels by class, its collectives, and the devices' idle time."""
+"""A profile, read from Kineto or Nsight Systems: kernels by class, collectives, and idle time of devices."""
 
 from __future__ import annotations
 

@@ -75,6 +75,9 @@ def _terms(options: Sequence[object]) -> list[object]:
     return [option for option in options if option == PARTIAL or operands_carried_by_choice(str(option))]
 
 
+# Data, model and hybrid parallelism as defined by SoyBean.
+
+
 def data_parallel(space: Space, limits: Limits) -> Outcome:
     """Split the batch, dimension 0 of the inputs, wherever it goes; replicate weights and everything without a batch.
 

@@ -82,6 +82,9 @@ def _fetch_cost_of_readers(shape: tuple[int, ...], readers: Sequence[Reader]) ->
     return FetchCost(shape, tuple(needs for needs, _ in readers), operands)
 
 
+# Coarsening.
+
+
 @dataclass(frozen=True, slots=True)
 class Ties(Shown):
     """Coarsening rules that apply; a weight is always tied to its updated value.

@@ -60,6 +60,9 @@ class DisjointSets(Generic[T]):
         return {member: numbers.setdefault(self.find(member), len(numbers)) for member in self._parent}
 
 
+# Timesteps of unrolled cells (Tofu Sec 5.1).
+
+
 Cell = Hashable
 SHARED = ("weight", "state")
 

@@ -313,6 +313,9 @@ def _dimensions_to_share(reach: Need, masks: Table, layouts: Layouts) -> tuple[T
     return np.array(first, dtype=np.int64).T, np.array(free, dtype=np.int64).T
 
 
+# Exact costs in elements moved, as tables over candidate strategies and layouts (docs/explanation/transfers.md).
+
+
 class FetchCost(Struct, frozen=True):
     """Fetches of one tensor by one or more nodes; `nodes` holds each node's distinct needs of it.
 

@@ -93,6 +93,9 @@ def demands_of_classes(needs: tuple[Need, ...], masks: Table) -> list[list[Deman
     return demands
 
 
+# Volumes.
+
+
 Volumes = NDArray[np.int32] | Table
 """Large arrays use 32 bits if the sum over workers fits: their speed is that of memory."""
 

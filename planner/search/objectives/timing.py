@@ -252,6 +252,9 @@ def _counts_of_contiguous_runs(extent: int, ways: Ways) -> NDArray[np.int64]:
     )
 
 
+# The objective time.
+
+
 COPIES = 2
 """Copies per byte sent: into a message at the sender and out of it at the receiver."""
 

@@ -202,6 +202,9 @@ class SearchState(Struct, frozen=True, eq=False):
         return tuple(ordered[colour] for colour in model.colours_of_variables)
 
 
+# Coarse to fine.
+
+
 def solve_over_groups(
     model: Model, search: SearchState, limits: Limits, representatives: Representatives
 ) -> SearchState:

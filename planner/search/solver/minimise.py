@@ -40,6 +40,9 @@ def optimal_choice(problem: Problem, limits: Limits, operations: float) -> tuple
     return states_of_least_cost(stored, order), order
 
 
+# Entry point of the solver.
+
+
 CHECKED_SWEEPS = 5
 
 

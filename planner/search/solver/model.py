@@ -69,6 +69,9 @@ def problem_with_small_terms_absorbed(problem: Problem) -> Problem:
     return Problem(problem.tables, problem.sizes, tuple(sorted(left)), problem.constant)
 
 
+# The solver's model.
+
+
 ALIKE_ROUNDS = 2
 """Two variables have one colour if they are indistinguishable within this many terms."""
 
