@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from executor.backend import require_libraries
 from executor.transport import Choice, TransportError, TransportSpec, plain_arena
-from executor.transport.point_to_point import Messages
+from executor.transport.messages import Messages
 from executor.values import Array, ArrayModule, indices
 from planner.graph.ir import Tensor
 from planner.layout import Region

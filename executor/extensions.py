@@ -34,7 +34,7 @@ def transport(name: str) -> Callable[[MakeTransport], MakeTransport]:
     All ranks call it together with the worker's memory, MPI's communicator, and whether ranks outnumber cores.
     """
     if name in CHOICES:
-        raise TDLError(f"{name}: name clash: a transport of this name exists")
+        raise TDLError(f"{name}: name clash: a transport of this name already exists")
     register = register_named(TRANSPORTS, "transport", name)
 
     def enter(make: MakeTransport) -> MakeTransport:

@@ -32,7 +32,7 @@ from executor.arena import Memory
 from executor.exchange import Action
 from executor.process.guard import GRACE_S
 from executor.torch.tensors import tensor_of
-from executor.transport.point_to_point import Messages, Staged, Staging, staging
+from executor.transport.messages import Messages, Staged, Staging, staging
 from planner.failures import JobError
 
 # Small messages between ranks of one host over Unix sockets.

@@ -20,7 +20,7 @@ from executor.exchange import Action
 from executor.multifetch import address
 from executor.shared_memory import first_reason, neighbours
 from executor.transport import shared_gpu
-from executor.transport.point_to_point import Messages, Staged
+from executor.transport.messages import Messages, Staged
 from executor.values import ArrayModule
 
 

@@ -25,7 +25,8 @@ from executor.exchange import Action, arrival, in_order, nothing
 from executor.multifetch import Pair, address
 from executor.progress import Progress
 from executor.shared_memory import exchanged, neighbours
-from executor.transport.point_to_point import Messages, PointToPoint
+from executor.transport.messages import Messages
+from executor.transport.point_to_point import PointToPoint
 from executor.values import Array, ArrayModule
 from planner.program.tasks import Compute, Message, Receive, Send, Task, Wait, WorkerProgram, distinct
 

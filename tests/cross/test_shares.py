@@ -67,7 +67,7 @@ def test_shares_are_stored_and_asked_for_in_lowest_terms(tmp_path):
 @pytest.mark.parametrize("engine", ["dtensor", "jax"])
 def test_engines_with_equal_shares_alone_refuse(engine):
     plan = planner.plan(planner.model("mlp-2-64", batch=64), shares=(2, 1))
-    with pytest.raises(planner.PlanError, match="expected workers with equal shares"):
+    with pytest.raises(planner.PlanError, match="needs workers with equal shares"):
         export(plan, engine)
 
 

@@ -8,7 +8,8 @@ from operator_verification import CheckOptions, check_operator
 from executor.arena import Arena, Memory
 from executor.backend import array_module, asnumpy
 from executor.kernels import KERNELS
-from executor.transport.point_to_point import Mirrored, PointToPoint
+from executor.transport.messages import Mirrored
+from executor.transport.point_to_point import PointToPoint
 from executor.worker import Worker
 from planner.program.tasks import Buffer, Message, Piece, Receive, Wait, WorkerProgram
 from tests import cupy_double

@@ -13,7 +13,7 @@ from executor.data import DATA_SETS
 from executor.job import Job, JobRequest
 from executor.kernels import LIBRARIES
 from executor.training import rank_programs
-from executor.transport.point_to_point import Messages
+from executor.transport.messages import Messages
 from executor.worker import Worker
 from planner.report.schema import read_reports
 from tests import cupy_double

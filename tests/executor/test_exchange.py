@@ -5,7 +5,7 @@ import pytest
 
 from executor.arena import Arena, Memory
 from executor.exchange import packing, unpacking
-from executor.transport.point_to_point import Mirrored, Staging, staging
+from executor.transport.messages import Mirrored, Staging, staging
 from planner.program.tasks import Message, Piece, WorkerProgram
 from tests import cupy_double
 from tests.executor.programs import buffers, program

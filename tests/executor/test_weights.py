@@ -111,7 +111,7 @@ def test_what_does_not_fit_is_refused(change, message):
 
 
 def test_names_of_one_weight_have_one_value():
-    with pytest.raises(SharedError, match="w and tied: expected one value"):
+    with pytest.raises(SharedError, match="w and tied: expected equal values of a shared weight"):
         begun(HELD | {"tied": W + 1})
     np.testing.assert_array_equal(begun({**HELD, "tied": W}).view("w"), W.reshape(2, 3, 4))
     without = {name: array for name, array in HELD.items() if name not in ("w", "numbers", "count")}

@@ -9,7 +9,7 @@ from executor.arena import Arena
 from executor.cluster import single_rank
 from executor.kernels import LIBRARIES
 from executor.torch import on_stream_of
-from executor.transport.point_to_point import Messages
+from executor.transport.messages import Messages
 from executor.worker import Worker
 from tests import cupy_double
 from tests.cupy_double.torch_streams import NULL, OnOneStream, StreamError, Streams

@@ -78,7 +78,7 @@ def test_a_frontier_is_shown_and_written(capsys, tmp_path):
         (["--pin", "tp=4"], "pin 'tp=4': a degree needs named parallelism"),
         (["--pins", "nowhere.yaml"], "nowhere.yaml: expected a readable file"),
         (["--why-not", "nothing=R"], "pin 'nothing=R': no tensor matches"),
-        (["--why-not", "embedding.w=R", "--explain"], "--why-not plans otherwise: expected no --explain"),
+        (["--why-not", "embedding.w=R", "--explain"], "--why-not excludes others: expected no --explain"),
         (["--frontier", "--memory", "1GiB"], "frontier: cannot be combined with memory, stages or parallel"),
         (["--placements", "S", "--pin", "embedding.w=R"], "pin 'embedding.w=R' leaves no option: at step 1"),
     ],
@@ -95,4 +95,4 @@ def test_a_saved_plan_is_not_asked(capsys, tmp_path):
     for asked in (["--why-not", "embedding.w=R"], ["--frontier"]):
         status, _, err = shown_by([str(saved), *asked], capsys)
         assert status == 2
-        assert f"{asked[0]} takes a model, which is planned anew" in err
+        assert f"{asked[0]}: expected a model, which is planned anew" in err

@@ -26,7 +26,7 @@ def test_the_demo_is_short_and_ends_in_a_sentence(tmp_path):
     assert done.returncode == 0, done.stderr
     lines = (done.stdout + done.stderr).splitlines()
     assert 10 < len(lines) <= MOST_LINES
-    said = " ".join(" ".join(done.stdout.splitlines()[-2:]).split())
+    said = " ".join(" ".join(done.stdout.splitlines()[-3:]).split())
     match = re.search(r"a step was predicted to take (\S+ \S+) on .* and took (\S+ \S+), (\S+) times as long; ", said)
     assert match, said
     assert said.endswith("between 56 of 56 pairs of workers exactly the planned bytes were moved")

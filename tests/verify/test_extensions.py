@@ -166,7 +166,7 @@ def test_names_that_are_taken_or_unknown(register):
 
 @pytest.mark.parametrize(("register", "name"), [(data_set, "digits"), (transport, "p2p"), (transport, "auto")])
 def test_data_sets_and_transports_keep_their_names(register, name):
-    with pytest.raises(tdl.TDLError, match=f"{name}: name clash: .* of this name already"):
+    with pytest.raises(tdl.TDLError, match=f"{name}: name clash: .* of this name already exists"):
         register(name)(lambda *_: None)
 
 
