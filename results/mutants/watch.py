@@ -247,7 +247,7 @@ def _write(path: Path) -> None:
 
 
 def _look(_path: Path) -> None:
-    Path("/root/outside").read_text()
+    Path("/outside").read_text()
 
 
 def _launch(_path: Path) -> None:
