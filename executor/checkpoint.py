@@ -24,6 +24,7 @@ import numpy as np
 
 from executor.backend import asnumpy
 from executor.cluster import Cluster, HostArray, raw_bytes
+from executor.process.guard import ERRORS
 from executor.process.launch import SharedError, agree, on_first_rank, require_alike
 from executor.training import Trainer
 from executor.weights.loading import Safetensors
@@ -198,6 +199,7 @@ class Saver:
 
     def __init__(self, folder: Path, trainer: Trainer, data: str, schedule: str) -> None:
         self._lock = on_first_rank(trainer.cluster, lambda: _locked(folder))
+        on_first_rank(trainer.cluster, lambda: (folder / ERRORS).unlink(missing_ok=True))
         plan = trainer.programs.plan
         self._folder = folder
         self._trainer = trainer

@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from planner.errors import GraphError, PlanError
     from planner.explanations.difference import PlanDifference, diff
     from planner.explanations.explanation import explain
-    from planner.explanations.frontier import frontier
     from planner.explanations.summary import summary
     from planner.explanations.what_if import Workbench
     from planner.extensions import load_operators
@@ -28,7 +27,6 @@ _HOMES = {
     "planner.errors": ("GraphError", "PlanError"),
     "planner.explanations.difference": ("PlanDifference", "diff"),
     "planner.explanations.explanation": ("explain",),
-    "planner.explanations.frontier": ("frontier",),
     "planner.explanations.summary": ("summary",),
     "planner.explanations.what_if": ("Workbench",),
     "planner.extensions": ("load_operators",),
@@ -53,7 +51,6 @@ __all__ = [
     "diff",
     "explain",
     "from_torch",
-    "frontier",
     "load",
     "load_operators",
     "lower",

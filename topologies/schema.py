@@ -62,6 +62,13 @@ class Winograd(_Described, frozen=True, kw_only=True):
     fused: bool = False
 
 
+class Earlier(_Described, frozen=True, kw_only=True):
+    """Libraries from years before `before`, whose 16-bit products attain this share of the later rate."""
+
+    before: Positive
+    share: Share
+
+
 class Products(_Described, frozen=True, kw_only=True):
     """How matrix products and convolutions depend on their size and shape (`topologies.kernels`).
 
@@ -72,7 +79,7 @@ class Products(_Described, frozen=True, kw_only=True):
     before it. `exponentials_per_s` limits attention that stores no score matrix; `attention` is its products' rate
     relative to others, unless its kernel is native to the device generation. `unaligned` gives the rate of 16-bit
     products relative to aligned ones, first for rows with an odd number of elements, then for 2 or 4 times an odd
-    number.
+    number. `earlier` gives the rate with libraries of earlier years.
     """
 
     units: Count
@@ -85,6 +92,7 @@ class Products(_Described, frozen=True, kw_only=True):
     exponentials_per_s: Positive | None = None
     attention: Share = 1.0
     unaligned: tuple[Share, Share] = (1.0, 1.0)
+    earlier: Earlier | None = None
 
 
 class Peak(_Described, frozen=True, kw_only=True):

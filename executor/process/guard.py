@@ -79,6 +79,12 @@ class _Contact(NamedTuple):
 _contact: _Contact | None = None
 """The contact of this process, None if it is not guarded."""
 
+ERRORS = "error.txt"
+"""File in the folder of checkpoints for the reason why a job ended, if its launcher can no longer forward it."""
+
+_errors: Path | None = None
+"""The file `ERRORS` of this process's job; None if it has no folder."""
+
 
 def guard() -> None:
     """Fork: return in the rank's own process, which the other guards. Without a launcher, return at once."""
@@ -134,6 +140,13 @@ def tell_meeting(place: Meeting) -> None:
     """Let this rank's guard exchange heartbeats with the others from now on."""
     if _contact is not None:
         _write(_contact.told, json.dumps(dataclasses.asdict(place)) + "\n")
+
+
+def keep_errors_in(folder: Path) -> None:
+    """Have this rank and its guard write to `folder` why the job ends if the launcher is gone."""
+    _set_errors(str(folder.absolute() / ERRORS))
+    if _contact is not None:
+        _write(_contact.told, f"/{_errors}\n")
 
 
 def end_job(status: int, environ: Mapping[str, str]) -> None:
@@ -195,6 +208,8 @@ class _Guard:
         """Read the rank's messages until it ends: that MPI has started, and where guards meet."""
         with os.fdopen(heard) as lines:
             for line in lines:
+                if line.startswith("/"):
+                    _set_errors(line[1:-1])
                 if line.startswith("{"):
                     threading.Thread(target=self._follow, args=(Meeting(**json.loads(line)),), daemon=True).start()
                 self._started = True
@@ -251,7 +266,7 @@ class _Guard:
     def _on_orphaned(self, launcher: int) -> None:
         """End the job if the launcher is gone. The signal may also come from one of its threads that ended."""
         if os.getppid() != launcher:
-            self._end(f"{self._name}: the launcher is gone" if is_first_on_host() else "")
+            self._end(_orphaned(self._name) if is_first_on_host() else "")
 
     def _on_termination(self, number: int, _: FrameType | None) -> None:
         """End silently. A launcher that ends a job sends this signal to all ranks."""
@@ -298,11 +313,38 @@ def _die_with_guard(dies: bool = True) -> None:
 
 def _await_guard(alive: int, rank: int, launcher: int) -> None:
     os.read(alive, 1)  # returns when all other ends are closed
-    time.sleep(LAUNCHER_ENDS_S)
-    if Path(f"/proc/{launcher}").exists():  # otherwise it killed the guard, and nobody listens
+    until = time.monotonic() + LAUNCHER_ENDS_S
+    while (runs := _is_running(launcher)) and time.monotonic() < until:
+        time.sleep(LAUNCHER_ENDS_S / 20)
+    if runs:  # otherwise it killed the guard, and nobody listens
         _say(rank, killed_by(signal.SIGKILL))
         end_job(BY_SIGNAL + signal.SIGKILL, os.environ)
+    elif is_first_on_host():
+        _orphaned(f"rank {rank} on {os.uname().nodename}")
     os._exit(BY_SIGNAL + signal.SIGKILL)
+
+
+def _is_running(process: int) -> bool:
+    """Return whether a process exists and is no zombie, which a container's first process may never reap."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def _set_errors(path: str) -> None:
+    global _errors  # noqa: PLW0603  # state of the process
+    _errors = Path(path)
+
+
+def _orphaned(name: str) -> str:
+    """Return the reason why a job without its launcher ends. Write it to the job's folder, if it has one."""
+    reason = f"{name}: the launcher is gone"
+    if _errors is not None:
+        with suppress(OSError):  # the disk may be full; this process must end anyway
+            _errors.parent.mkdir(parents=True, exist_ok=True)
+            _errors.write_text(f"error: {reason}\n")
+    return reason
 
 
 def _say(rank: int, what: str) -> None:

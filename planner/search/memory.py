@@ -7,7 +7,7 @@ only some tensors are priced. Prices only propose plans: the static memory plan 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import isqrt, prod
 
 from msgspec import Struct, field
@@ -136,7 +136,7 @@ class _Search(Struct):
 
     def search_with_all_tensors_priced(self, cheapest: int) -> None:
         """Search with all stored tensors priced: raise the price until a plan fits, then refine it."""
-        shift, highest = self.cost_shift_and_highest_price(cheapest)
+        shift, highest = self._cost_shift_and_highest_price(cheapest)
         low, high = 0, None
         price = min(highest, max(1, (cheapest << shift) // (8 * prod(self.space.ways) * self.limit)))
         if self.lower_bound_of_arena_bytes() > self.limit:  # nothing fits, but the error says by how little
@@ -166,7 +166,7 @@ class _Search(Struct):
                 priced = replace(self.fitting, items={v: self.items[v] for v in order[:some]})
                 few, many = (few, some) if self._plan_at_prices_fits(priced) else (some, many)
 
-    def cost_shift_and_highest_price(self, cheapest: int) -> tuple[int, int]:
+    def _cost_shift_and_highest_price(self, cheapest: int) -> tuple[int, int]:
         """Return the bits to scale costs by, and the highest price per byte stored, so that sums stay in range."""
         coarse, most = self.space.coarse, MOST
         if self.space.partial_sums is not None:
@@ -186,32 +186,6 @@ class _Search(Struct):
             self.lower = max(-(-(outcome.lower_bound - allowed) >> objective.shift), self.lower or 0)
         unpriced = Outcome(outcome.choice, self.space.cost(outcome.choice), None, outcome.details)
         return self.offer_plan_found(self.name, replace(self.free, outcome=unpriced))
-
-
-PRICES = 8
-PRICE_RATIO = 6
-"""Ratio of each price to the one before it, for a frontier."""
-
-
-def plans_by_price(free: Candidate, arena_of: Callable[[Candidate], int]) -> Iterator[tuple[Candidate, int]]:
-    """Yield plans that take less and less memory, each with its largest arena in bytes; `free` comes first.
-
-    Each is the cheapest plan found at a price on memory; the prices rise to the highest.
-    """
-    arena = arena_of(free)
-    search = _Search(arena_of, arena, free.searcher, free, None, free.space)
-    search.items = resident_item_bytes_by_variable(free.space.coarse)
-    shift, highest = search.cost_shift_and_highest_price(max(1, free.outcome.cost))
-    price = max(1, (free.outcome.cost << shift) // (PRICE_RATIO**2 * prod(free.space.ways) * max(1, arena)))
-    yield free, arena
-    for _ in range(PRICES):
-        priced = PricedStorage(free.space.objective, free.space.coarse, shift, min(price, highest), search.items)
-        outcome = free.search(replace(free.space, objective=priced))
-        unpriced = Outcome(outcome.choice, free.space.cost(outcome.choice), None, outcome.details)
-        yield (plan := replace(free, outcome=unpriced)), arena_of(plan)
-        if price >= highest:
-            return
-        price *= PRICE_RATIO
 
 
 def cheapest_fitting_plan(

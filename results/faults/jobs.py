@@ -18,6 +18,7 @@ import numpy as np
 import planner
 from executor.checkpoint import checkpoints
 from executor.data import data_tensors
+from executor.process.guard import ERRORS
 from planner.graph.ir import entries_of
 from results.experiment import MANNERS, ROOT, launcher
 from results.faults.inject import ACTED, REACHED
@@ -188,7 +189,9 @@ def disturb(cell: Cell, folder: Path, plan: Path, run: Path) -> Ended:
                 _kill(process)
             for job in jobs:
                 job.wait()
-    errors = [line for line in (folder / "said").read_text().splitlines() if line.startswith("error: ")]
+    kept = run / ERRORS
+    texts = [(folder / "said").read_text(), kept.read_text() if kept.exists() else ""]
+    errors = [line for text in texts for line in text.splitlines() if line.startswith("error: ")]
     return Ended(status, errors, round(seconds, 1), len(left))
 
 

@@ -15,13 +15,13 @@ from results.scoreboard.machines import USUAL_NODE, machine_of
 from results.scoreboard.row import Row
 from results.scoreboard.sizes import Size, compact, size_of
 from simulator.projection.network import Cluster
+from simulator.projection.stack import stack_named
 from tensor_partitioner.display import nearest
 
 STACKS = {
     "megatron": ("megatron lm", "megatron core", "mcore", "transformer engine"),
     "nemo": ("nemo megatron", "megatron bridge"),
     "megatron-2021": ("megatron lm of 2021",),
-    "megatron-2021-ddp": ("megatron lm of 2021 ddp",),
     "megatron-deepspeed": ("deepspeed", "deepspeed megatron", "bigscience megatron deepspeed", "gpt neox"),
     "fsdp2": ("fsdp", "torchtitan", "titan", "pytorch fsdp", "lit gpt", "litgpt", "nanotron", "picotron"),
     "composer": ("llm foundry", "mosaicml"),
@@ -32,6 +32,9 @@ STACKS = {
 
 COMPILED = {"eager": "compile", "fsdp2": "fsdp2-compiled"}
 """What stacks become by torch.compile."""
+
+CHANGES = re.compile(r"(,[^,=]+=[^,]*)+$")
+"""Fields of the stack that a framework's cell changes: "megatron,libraries=2021"."""
 
 SHARDED = re.compile(r"fsdp|titan|foundry|mosaic|composer")
 """Frameworks whose data parallel workers share out weights unless it is said that they do not."""
@@ -80,13 +83,14 @@ def run_of(row: Row, folder: Path) -> Run:
     """Return what a row asks; SetError, in one line, where it cannot be expressed."""
     size = size_of(row)
     stack = _stack_of(row)
-    shape = _degrees(row, stack)
+    base = stack.partition(",")[0]
+    shape = _degrees(row, base)
     machine, machine_name = machine_of(row, shape.workers, folder)
     sequence = size.sequence if size else row.sequence
     batch = _batch(row, shape.dp, sequence)
     ways = tuple(_ways(row, shape, batch, size))
     name, options = _model(row, size, machine, folder)
-    if size is not None and PADS_VOCABULARIES.search(stack):
+    if size is not None and PADS_VOCABULARIES.search(base):
         options["vocabulary"] = _padded(size.vocabulary, VOCABULARY_MULTIPLE * shape.tp)
     return Run(name, tuple(options.items()), batch, ways, machine, machine_name, stack, size)
 
@@ -94,10 +98,14 @@ def run_of(row: Row, folder: Path) -> Run:
 def _stack_of(row: Row) -> str:
     if row.framework is None:
         return "compile" if row.compiled else "megatron"
-    plain = words(row.framework)
+    name = CHANGES.sub("", row.framework)
+    plain = words(name)
     names = {words(name): stack for stack, others in STACKS.items() for name in (stack, *others)}
     if said := max((name for name in names if f"{plain} ".startswith(f"{name} ")), key=len, default=None):
-        return COMPILED.get(names[said], names[said]) if row.compiled else names[said]
+        stack = COMPILED.get(names[said], names[said]) if row.compiled else names[said]
+        stack += row.framework.removeprefix(name)
+        stack_named(stack)
+        return stack
     raise SetError(f"framework: expected one of {', '.join(STACKS)}, found {row.framework!r}{nearest(plain, names)}")
 
 

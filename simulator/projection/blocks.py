@@ -41,6 +41,7 @@ SCORES = 4
 @lru_cache(MOST)
 def blocks_of(replica: Replica, stack: Stack, device: Device, network: Network) -> tuple[Block, ...]:
     """Return the blocks of a replica, in the order of the forward pass."""
+    device = device.with_libraries(stack.kernels.libraries)
     shares = without_intermediates(replica.shares, stack.kernels.fusion)
     blocks = _Blocks(replace(replica, shares=shares), stack.kernels, device, network).blocks()
     if not stack.hides_exchanges:

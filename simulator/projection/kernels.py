@@ -20,7 +20,7 @@ from planner.graph.order import PRODUCTS, KernelClass, class_of
 from simulator.projection.replica import NodeShare
 from simulator.projection.stack import Fusion, Kernels
 from topologies.kernels import ALIGNED, Kernel, Product
-from topologies.machine import HALF_BYTES, Device
+from topologies.machine import Device
 from topologies.schema import Power
 
 Readers = Mapping[str, Sequence[str]]
@@ -241,8 +241,7 @@ def _multiplied(part: Kernel, product: Product, kernels: Kernels) -> Kernel:
     """Return the kernel that a stack uses for a product whose rows may not start at multiples of 16 bytes."""
     if product.aligned == ALIGNED or kernels.unaligned == "slower":
         return replace(part, product=product)
-    cores = kernels.unaligned == "on cores" and ITEM_BYTES[part.dtype] == HALF_BYTES
-    return replace(part, product=replace(product, aligned=ALIGNED), dtype="float32" if cores else part.dtype)
+    return replace(part, product=replace(product, aligned=ALIGNED))
 
 
 def converted(shares: Iterable[NodeShare]) -> Mapping[str, int]:

@@ -6,7 +6,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from itertools import combinations
 from math import log, prod, sqrt
-from typing import Literal
+from types import NoneType
+from typing import Any, Literal, get_args, get_type_hints
+
+import msgspec
 
 from planner.errors import InputError
 from planner.layout import axes_name
@@ -17,7 +20,7 @@ from topologies.kernels import AttentionKernel
 
 Fusion = Literal["operators", "elementwise", "all"]
 Selection = Literal["attention", "products"]
-Unaligned = Literal["padded", "slower", "on cores"]
+Unaligned = Literal["padded", "slower"]
 
 
 SOFTMAX_APART: tuple[Function, float] = "softmax", 5.0
@@ -36,8 +39,8 @@ class Kernels:
     second product of a layer and the result of attention. A loss works in place on the logits (`loss_in_place`) or
     converts them to float32. A masked softmax is one kernel if heads times samples is a multiple of `softmaxes`,
     otherwise one per operator in float32. The operands of a long sum are read again (`rereads`) by what needs the sum.
-    `unaligned` products of 16 bits, whose rows do not start at multiples of 16 bytes, have their operands padded, use
-    slower library kernels, or (if "on cores") run without tensor cores.
+    `unaligned` products of 16 bits, whose rows do not start at multiples of 16 bytes, have their operands padded or use
+    slower library kernels. `libraries` is the year of the libraries that compute products.
     """
 
     fusion: Fusion
@@ -50,6 +53,7 @@ class Kernels:
     softmaxes: int = 1
     rereads: bool = True
     unaligned: Unaligned = "slower"
+    libraries: int = 2024
 
     def passes_of(self, function: Function | None) -> float:
         """How many times longer a function, or its gradient, takes than one kernel."""
@@ -70,15 +74,17 @@ class Stack:
     accumulates it; otherwise another kernel does. `update_bytes` is the memory traffic of an update per gradient
     element besides the optimizer's. `overlaps_gradients`: gradients are reduced during the last backward pass, in
     buckets of at least `bucket_bytes`; computation and communication slow each other down by `slowdown`.
-    `gathers_ahead`: weights of the next layer are gathered while one computes; `gathers_ahead_backward`: also in the
-    backward pass. `casts_gathered`: sharded weights are kept only in float32 and cast while they are gathered.
-    `hides_exchanges`: exchanges among tensor and context parallel workers are made in as many pieces as there are
-    workers, each while another piece is multiplied or attended to. `scatters_messages`: tensor parallel workers of a
-    stage each send a share of what all have, which the next stage gathers. `even_stages`: stages have equal numbers of
-    layers, if these divide. `fragmentation` is the ratio of reserved to live bytes of the allocator. Its libraries'
-    kernels take `kernel_times` times as long as the device's figures say, which come from libraries of other years, and
-    exchanges `exchange_times` times as long. The slowest device takes `straggler` times as long for its kernels; kernel
-    times vary between devices with a relative standard deviation of `jitter`.
+    `overlaps_parameters`: updated weights are gathered during the next forward pass (ZeRO-1 and 2). `gathered_bytes` is
+    the size of a gathered weight element; None: as computed with. `gathers_ahead`: weights of the next layer are
+    gathered while one computes; `gathers_ahead_backward`: also in the backward pass. `casts_gathered`: sharded weights
+    are kept only in float32 and cast while they are gathered. `hides_exchanges`: exchanges among tensor and context
+    parallel workers are made in as many pieces as there are workers, each while another piece is multiplied or attended
+    to. `scatters_messages`: tensor parallel workers of a stage each send a share of what all have, which the next stage
+    gathers. `even_stages`: stages have equal numbers of layers, if these divide. `fragmentation` is the ratio of
+    reserved to live bytes of the allocator. Kernels take `kernel_times` times as long as the device's figures say (1
+    unless a measured run corrects them), and exchanges `exchange_times` times as long. The slowest device takes
+    `straggler` times as long for its kernels; kernel times vary between devices with a relative standard deviation of
+    `jitter`.
     """
 
     kernels: Kernels
@@ -89,6 +95,8 @@ class Stack:
     adds_up_beside: bool = False
     update_bytes: float = 0.0
     overlaps_gradients: bool = True
+    overlaps_parameters: bool = False
+    gathered_bytes: int | None = None
     gathers_ahead: bool = True
     gathers_ahead_backward: bool = True
     casts_gathered: bool = False
@@ -152,13 +160,6 @@ _MEGATRON_CORE = Stack(
     adds_up_beside=True, scatters_messages=True,
 )  # fmt: skip
 
-_MEGATRON_2021_KERNELS = replace(MEGATRON, unaligned="on cores")
-
-_MEGATRON_2021 = Stack(
-    _MEGATRON_2021_KERNELS, host_s=6e-6, gradient_bytes=2, update_bytes=SCALED_GRADIENTS, overlaps_gradients=False,
-    scatters_messages=True, kernel_times=1.14,
-)  # fmt: skip
-
 STACKS: Mapping[str, Stack] = {
     "eager": Stack(EAGER, host_s=6e-6, even_stages=False, casts_gathered=True),
     "compile": Stack(Kernels("all", unaligned="padded"), host_s=2e-6, even_stages=False, casts_gathered=True),
@@ -176,32 +177,32 @@ STACKS: Mapping[str, Stack] = {
     "megatron": _MEGATRON_CORE,
     "nemo": replace(
         _MEGATRON_CORE, kernels=replace(_MEGATRON_CORE.kernels, loss_in_place=True), gradient_bytes=2,
-        hides_exchanges=True,
+        hides_exchanges=True, overlaps_parameters=True,
     ),
-    "megatron-2021": _MEGATRON_2021,
-    "megatron-2021-ddp": replace(_MEGATRON_2021, overlaps_gradients=True),
+    "megatron-2021": Stack(
+        replace(MEGATRON, libraries=2021), host_s=6e-6, gradient_bytes=2, update_bytes=SCALED_GRADIENTS,
+        overlaps_gradients=False, scatters_messages=True,
+    ),
     "megatron-deepspeed": Stack(
-        _MEGATRON_2021_KERNELS,
+        replace(MEGATRON, libraries=2023),
         host_s=49e-6, host_exchange_s=40e-6, host_micro_batch_s=3.4e-3, gradient_bytes=2, overlaps_gradients=False,
         scatters_messages=True,
     ),
 }  # fmt: skip
 """Stacks by name. The slowdown was measured on A100s by Hetu-Galvatron (github.com/PKU-DAIR/Hetu-Galvatron, cea12ff).
 
-PyTorch's compiler pads products (torch/_inductor/config.py, `shape_padding`). Until 2022 unaligned products did not use
-tensor cores: training a GPT with 128 heads of 108 took 1.38 times as long as with 96 heads of 144 (BigScience's runs on
-384 A100s; the float32 rate gives 1.35).
+PyTorch's compiler pads products (torch/_inductor/config.py, `shape_padding`).
 PyTorch's FSDP keeps only float32 shards of weights (`MixedPrecisionPolicy`: docs.pytorch.org, fully_shard).
 What selective recomputation keeps follows Megatron-LM (Korthikanti et al., 2022) and torchtitan (its option "op").
 Composer lets FSDP gather a layer's weights in the backward pass only after the layer before has computed
 (`backward_prefetch`, default BACKWARD_POST: docs.mosaicml.com). Up to llm-foundry 0.4, attention is the first
 FlashAttention, and the loss is that of its authors.
-NeMo changes Megatron Core's defaults: gradients of 16 bits, overlapped tensor parallel exchanges, Transformer Engine's
-loss (github.com/NVIDIA-NeMo/Megatron-Bridge, src/megatron/bridge/perf_recipes/_common.py).
+NeMo changes Megatron Core's defaults: gradients of 16 bits, overlapped tensor parallel exchanges and gathers of updated
+weights, Transformer Engine's loss (github.com/NVIDIA-NeMo/Megatron-Bridge,
+src/megatron/bridge/perf_recipes/_common.py).
 Megatron-LM of 2021 accumulates 16-bit gradients in 16 bits and reduces them after the last backward pass, or leaves
-both to PyTorch's DDP (`megatron-2021-ddp`; github.com/NVIDIA/Megatron-LM, de7dc40f88: `--DDP-impl`,
-megatron/model/distributed.py). Its kernel factor is fitted on six runs of GPTs of 175 and 530 billion weights on 384 to
-2 240 A100s (results/scoreboard, megatron_2021_zero3).
+both to PyTorch's DDP (`overlaps_gradients`; github.com/NVIDIA/Megatron-LM, de7dc40f88: `--DDP-impl`,
+megatron/model/distributed.py).
 The host times of `megatron-deepspeed` are fitted on a third of vTrain's iterations (results/scoreboard); those of the
 others are assumed.
 """
@@ -211,11 +212,54 @@ OURS = "ours"
 """Stands for this project's executor, whose program is simulated message by message."""
 
 
-def stack_named(name: str) -> Stack:
-    """Return a stack by name. Raises InputError for an unknown name."""
+def stack_named(text: str) -> Stack:
+    """Return the stack that a text names, with the fields it changes. Raises InputError for an unknown name or field.
+
+    Fields are those of `Stack` and `Kernels` with plain values.
+
+    >>> stack = stack_named("megatron,overlaps-gradients=no,libraries=2021")
+    >>> stack.overlaps_gradients, stack.kernels.libraries
+    (False, 2021)
+    """
+    name, *changes = text.split(",")
     if name not in STACKS:
         raise InputError(f"stack: expected {', '.join(STACKS)}, found {name!r}{nearest(name, STACKS)}")
-    return STACKS[name]
+    stack = STACKS[name]
+    for change in changes:
+        field, _, value = change.partition("=")
+        field = field.strip().replace("-", "_")
+        if field not in FIELDS:
+            names = sorted(name.replace("_", "-") for name in FIELDS)
+            raise InputError(f"stack: expected a field among {', '.join(names)}, found {change!r}")
+        owner, kind = FIELDS[field]
+        changed = {field: _converted(value, kind, f"stack: {field.replace('_', '-')}")}
+        kernels = replace(stack.kernels, **changed) if owner is Kernels else stack.kernels
+        stack = replace(stack, kernels=kernels, **(changed if owner is Stack else {}))
+    return stack
+
+
+def _converted(text: str, kind: Any, where: str) -> Any:
+    """Return the value of a type that a text spells. Raises InputError naming `where`."""
+    try:
+        value = msgspec.convert(SWITCHES.get(text, text), kind, strict=False)
+        if isinstance(value, bool) or not isinstance(value, int | float) or isinstance(value, int) <= value <= LARGEST:
+            return value
+    except msgspec.ValidationError:
+        pass
+    kinds = (KINDS.get(part) or repr(part) for part in get_args(kind) or (kind,))
+    raise InputError(f"{where}: expected {' or '.join(kinds)}, found {text!r}")
+
+
+SWITCHES = {"yes": True, "no": False, "on": True, "off": False, "none": None}
+KINDS = {bool: "yes or no", int: "a whole number from 1", float: "a number from 0", NoneType: "none"}
+LARGEST = 1e15
+FIELDS = {
+    name: (owner, kind)
+    for owner in (Kernels, Stack)
+    for name, kind in get_type_hints(owner).items()
+    if name not in ("kernels", "passes", "products", "kernel_times")
+}
+"""Fields that a stack's text may change, with their owners and types."""
 
 
 # Bytes that workers send, by mesh axis.

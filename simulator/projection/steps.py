@@ -91,7 +91,7 @@ class Steps:
             again=again,
             backward=backward,
             weights_s=block.weights.seconds(stack),
-            gathered_s=self._replicas_s("all-gather", [block], _weight_bytes) if self.gathers else 0.0,
+            gathered_s=self._replicas_s("all-gather", [block], self._weight_bytes) if self.gathers else 0.0,
             scattered_s=self._replicas_s("reduce-scatter", [block], self._reduced_bytes) if self.scatters else 0.0,
             update_s=self._update_s(block),
         )
@@ -242,7 +242,7 @@ class Steps:
         count, zero, grid = self._job.micro_batches, self._parallel.zero, self._job.network.grid
         passes = times(count, added((self[block].forward.sent, self[block].backward.sent)))
         reduced = self._reduced_bytes(block) * (count if self.scatters else 1 if zero >= STATES else 2)
-        nbytes = reduced + block.weight_bytes * (2 * count if self.gathers else 1 if zero >= STATES else 0)
+        nbytes = reduced + self._weight_bytes(block) * (2 * count if self.gathers else 1 if zero >= STATES else 0)
         replicas, of_experts = {"dp": grid.replicas, "cp": grid.context}, nbytes * block.expert_share
         every = sent_by_member({**replicas, "ep": grid.experts}, nbytes - of_experts)
         return added((passes, block.reduced, every, sent_by_member(replicas, of_experts)))
@@ -284,14 +284,22 @@ class Steps:
         return last.seconds, (self._stack.slowdown - 1) * sum(exchange.seconds for exchange in covered)
 
     def parameters_s(self, blocks: Sequence[Block]) -> float:
-        """Return the seconds of gathering the weights that each replica has updated."""
+        """Return the seconds of gathering the weights that each replica has updated.
+
+        If they are gathered block by block during the next forward pass, this is how much longer that takes.
+        """
         if not STATES <= self._parallel.zero <= GRADIENTS:
             return 0.0
-        return self._replicas_s("all-gather", blocks, _weight_bytes)
+        if not self._stack.overlaps_parameters:
+            return self._replicas_s("all-gather", blocks, self._weight_bytes)
+        forward = self._forward(blocks)
+        gathers = [Exchange(self._replicas_s("all-gather", [block], self._weight_bytes)) for block in blocks]
+        computed = [Computed(queued, number) for number, queued in enumerate(forward)]
+        return beside(computed, gathers, self._stack.slowdown, Queue()).all_s - _all(forward).end_s
 
-
-def _weight_bytes(block: Block) -> float:
-    return block.weight_bytes
+    def _weight_bytes(self, block: Block) -> float:
+        gathered = self._stack.gathered_bytes
+        return block.weight_bytes if gathered is None else block.parameters * gathered
 
 
 def lasting(seconds: float) -> Queued:

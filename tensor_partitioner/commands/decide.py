@@ -37,7 +37,7 @@ from tensor_partitioner.commands.planning_options import (
     given_options,
     with_model_options,
 )
-from tensor_partitioner.commands.projecting import saved_for
+from tensor_partitioner.commands.projecting import StackType, saved_for
 from tensor_partitioner.decision.answer import Answer
 from tensor_partitioner.decision.deciding import BUDGET_S, decide
 from tensor_partitioner.decision.record import Decision
@@ -48,7 +48,7 @@ from tensor_partitioner.launch.read import launched
 from tensor_partitioner.replicas import searched_plan
 
 PIN_HELP = f"Fix a part of --parallel ({', '.join(DEGREES)}, sp), as in tp=4. Repeatable."
-OF_PLAN = ("--forbid", "--why-not", "--frontier", "--explain")
+OF_PLAN = ("--forbid", "--why-not", "--explain")
 """Options of `plan` that `decide` does not have. It refuses them with a message."""
 PINS_HELP = "Read pins from a YAML file: `pins: {tp: 4}`."
 PAGE = "tensor_partitioner.page"
@@ -56,8 +56,8 @@ SHOWN_DEVICES = 16
 """Largest number of devices for which the page shows the best plan tensor by tensor."""
 
 STACK_HELP = (
-    f"Software stack to predict. {OURS}: this project's executor, simulated worker by worker.  [default: {STACK}, or "
-    "that of a launch file]"
+    f"Software stack to predict: {', '.join(STACKS)}, or {OURS} (this project's executor, simulated worker by worker)."
+    f"  [default: {STACK}, or that of a launch file]"
 )
 ENGINE_HELP = (
     f"Consider only strategies that this engine runs, priced by its stack: {OURS}, "
@@ -119,7 +119,7 @@ def _with_options_of_plan(command: click.Command) -> click.Command:
 @click.command("decide", cls=Command, examples=EXAMPLES, context_settings={"show_default": True}, help=HELP)
 @click.argument("source", metavar="MODEL", shell_complete=MODELS)
 @click.option("--topo", required=True, shell_complete=MACHINES, help=TOPO_HELP)
-@click.option("--stack", type=click.Choice([*STACKS, OURS]), help=STACK_HELP)
+@click.option("--stack", type=StackType(), metavar=StackType.name, help=STACK_HELP)
 @click.option("--engine", metavar="NAME", help=ENGINE_HELP)
 @click.option("--budget", default=f"{BUDGET_S:g}s", callback=_budget, metavar="TIME", help="Time limit of the search.")
 @click.option("--pin", "pins", multiple=True, metavar="WORD=VALUE", help=PIN_HELP)

@@ -10,10 +10,10 @@ import click
 from planner.failures import JobError
 from planner.files import write_json
 from simulator.projection.network import cluster
-from simulator.projection.stack import STACKS
 from tensor_partitioner import display
 from tensor_partitioner.commands.console import WRITTEN, Command, command_errors, stdout
 from tensor_partitioner.commands.planning_options import MACHINES, MODELS, TOPO_HELP, begin
+from tensor_partitioner.commands.projecting import StackType
 from tensor_partitioner.decision.answer import fact
 from tensor_partitioner.decision.record import COVERAGE
 from tensor_partitioner.decision.sources import require_alike
@@ -41,7 +41,9 @@ EXAMPLES = (
 @click.option("--topo", required=True, shell_complete=MACHINES, help=TOPO_HELP)
 @click.option("--measured", metavar="VALUE", help=MEASURED_HELP)
 @click.option("--model", shell_complete=MODELS, help=MODEL_HELP)
-@click.option("--stack", type=click.Choice([*STACKS]), help="Software stack, in place of the file's engine.")
+@click.option(
+    "--stack", type=StackType(), metavar=StackType.name, help="Software stack, in place of the file's engine."
+)
 @click.option("--json", "json_path", type=WRITTEN, help="Write the diagnosis as JSON.")
 def main(launch_file: str, **options: Any) -> None:
     """Run the command. `HELP` describes it."""

@@ -24,6 +24,7 @@ from executor.job import Job, JobRequest, JobResult
 from executor.logs import Log, line, sink_of
 from executor.needs import Demand, demand, is_pytorch, require_room
 from executor.process.environment import blas
+from executor.process.guard import keep_errors_in
 from executor.process.launch import SharedError, agree, digest, on_first_rank, require_alike, require_size
 from executor.reporting import hardware, report, trace
 from executor.training import RankPrograms, rank_programs
@@ -82,6 +83,8 @@ EXAMPLES = (
 def execute(ranks: Cluster, /, plans: tuple[Path, ...], **options: Any) -> int:
     """Train each of PLANS in turn, on as many ranks as the plan has workers: mpirun -n 8 execute plan.json."""
     collect_seldom()
+    if options["checkpoint"] is not None:
+        keep_errors_in(options["checkpoint"])
     ranks = agree(ranks, lambda: _ranks(ranks, options))
     return Execution(ranks, plans, options).run()
 

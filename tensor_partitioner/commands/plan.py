@@ -64,10 +64,9 @@ SHOWING = ("diff", "explain", "json_file", "operator_files")
 """Options that apply when nothing is searched."""
 
 NOT_IF = ("diff", "explain", "verify")
-"""Options that do not apply to --why-not and --frontier."""
+"""Options that do not apply to --why-not."""
 
 WHY_NOT_HELP = "Show what this placement would cost, with all others chosen anew. Repeatable."
-FRONTIER_HELP = "Show the trade-off between memory and bytes: plans that need less and less memory."
 VERIFY_HELP = """Instead of planning, run training steps of the PyTorch module and of its graph, and compare. Planning
 compares a module too if that takes less than ten seconds; --no-verify skips it."""
 MOST_SECONDS = 10.0
@@ -104,7 +103,6 @@ EXAMPLES = (
 @click.option("--json", "json_file", type=WRITTEN, help="Write the table as JSON.")
 @click.option("--explain", is_flag=True, help="Explain where bytes are moved and which placements were rejected.")
 @click.option("--why-not", multiple=True, metavar="GLOB=PLACEMENT", help=WHY_NOT_HELP)
-@click.option("--frontier", is_flag=True, help=FRONTIER_HELP)
 @click.option("--verify/--no-verify", default=None, help=VERIFY_HELP)
 @click.option("--diff", type=(Path, Path), metavar="PLAN PLAN", help="Compare two saved plans instead.")
 @click.pass_context
@@ -122,7 +120,7 @@ def main(context: click.Context, /, model: str | None, diff: tuple[Path, Path] |
         raise click.UsageError("Missing argument 'MODEL'.")
     elif options["verify"]:
         _verify(context, model, options)
-    elif options["why_not"] or options["frontier"]:
+    elif options["why_not"]:
         record, shown = _what_if(context, model, options)
     else:
         plan, said = _plan_and_verdict(context, model, options)
@@ -164,15 +162,11 @@ def _plan_and_verdict(context: click.Context, model: str, options: dict[str, Any
 
 
 def _what_if(context: click.Context, model: str, options: dict[str, Any]) -> tuple[dict[str, Any], list[Shown]]:
-    """Answer --why-not or show a --frontier. Saves the base plan of --why-not if an output is given."""
-    asked = "--frontier" if options["frontier"] else "--why-not"
+    """Answer --why-not. Saves the base plan if an output is given."""
     if is_saved_plan(model):
-        raise click.UsageError(f"{asked}: expected a model, which is planned anew, found the saved plan {model}")
-    refuse_others(context, f"{asked} excludes others", ["model", *(name for name in options if name not in NOT_IF)])
+        raise click.UsageError(f"--why-not: expected a model, which is planned anew, found the saved plan {model}")
+    refuse_others(context, "--why-not excludes others", ["model", *(name for name in options if name not in NOT_IF)])
     graph, search = read_request(model, options, options["topo"])
-    if options["frontier"]:
-        frontier = planner.frontier(graph, **search)
-        return {"frontier": msgspec.to_builtins(frontier)}, [frontier]
     bench = planner.Workbench(graph, **search)
     answers: list[Shown] = [bench.why_not(pin) for pin in options["why_not"]]
     if options["output"] is not None:

@@ -23,7 +23,7 @@ from planner.plans.plan_json import NamedPlan, load_plan, of_replica, priced_for
 from planner.plans.rewriting import without_copies
 from simulator.projection.network import Cluster, cluster
 from simulator.projection.result import IDEAL, Projection
-from simulator.projection.stack import OURS, STACKS
+from simulator.projection.stack import OURS, STACKS, stack_named
 from tensor_partitioner import display
 from tensor_partitioner.commands.console import stdout
 from tensor_partitioner.commands.planning_options import given_options, is_saved_plan, plan_model
@@ -37,12 +37,25 @@ DERIVED = ("samples_per_s", "utilisation", "needed_bytes", "fits", "roof_factor"
 """Properties of a step that are written besides its fields."""
 
 STACK_HELP = (
-    f"Software stack to predict. {OURS}: this project's executor, simulated message by message.  [default: that of a "
-    f"saved plan; {STACK} with --parallel on equal devices; otherwise {OURS}]"
+    f"Software stack to predict: {', '.join(STACKS)}, or {OURS} (this project's executor, simulated message by "
+    f"message).  [default: that of a saved plan; {STACK} with --parallel on equal devices; otherwise {OURS}]"
 )
 MEMORY_HELP = f"Show memory use line by line; not with --stack {OURS}."
 
-stack_option = click.option("--stack", type=click.Choice([*STACKS, OURS]), help=STACK_HELP)
+
+class StackType(click.ParamType[str]):
+    """A stack's name, and fields to change: "megatron,overlaps-gradients=no"."""
+
+    name = "NAME[,FIELD=VALUE...]"
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Return the text. Raises InputError unless it names a stack."""
+        if value != OURS:
+            stack_named(value)
+        return value
+
+
+stack_option = click.option("--stack", type=StackType(), metavar=StackType.name, help=STACK_HELP)
 memory_option = click.option("--memory-report", is_flag=True, help=MEMORY_HELP)
 
 

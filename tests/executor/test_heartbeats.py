@@ -1,6 +1,7 @@
 """Ranks that are stopped or cannot be reached: the job says so in one line, and nothing of it stays."""
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -100,6 +101,15 @@ def test_a_launcher_that_is_killed(plan, tmp_path, launcher):
     os.kill(job.pid, signal.SIGKILL)
     job.wait()
     assert processes_of(plan) == []
+    if launcher == "mpirun":  # nothing forwards what a rank writes
+        assert re.fullmatch(r"error: rank 0 on \S+: the launcher is gone\n", (tmp_path / "run/error.txt").read_text())
+        run = str(tmp_path / "run")
+        done = subprocess.run(
+            [*command, str(plan), "--steps", "9", "--checkpoint", run, "--resume", run],
+            cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0
+        assert not (tmp_path / "run/error.txt").exists()
 
 
 HOSTS = {"tpA": "10.77.31.1", "tpB": "10.77.31.2"}

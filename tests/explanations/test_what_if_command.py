@@ -1,4 +1,4 @@
-"""The command `plan` with pins, questions and frontiers: what it shows, writes and refuses."""
+"""The command `plan` with pins and questions: what it shows, writes and refuses."""
 
 import json
 
@@ -58,16 +58,6 @@ def test_why_not_says_what_it_costs(capsys, tmp_path):
     assert planner.load(saved).total_bytes == now
 
 
-def test_a_frontier_is_shown_and_written(capsys, tmp_path):
-    written = tmp_path / "frontier.json"
-    status, out, _ = shown_by(["mlp-2-64", "--workers", "4", "--frontier", "--json", str(written)], capsys)
-    assert status == 0
-    points = json.loads(written.read_text())["frontier"]["points"]
-    assert {"plan of least bytes", "ZeRO-1", "tensor parallel"} <= {point["name"] for point in points}
-    assert "bytes against memory, 4 workers" in out
-    assert "on the frontier" in out
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -79,7 +69,6 @@ def test_a_frontier_is_shown_and_written(capsys, tmp_path):
         (["--pins", "nowhere.yaml"], "nowhere.yaml: expected a readable file"),
         (["--why-not", "nothing=R"], "pin 'nothing=R': no tensor matches"),
         (["--why-not", "embedding.w=R", "--explain"], "--why-not excludes others: expected no --explain"),
-        (["--frontier", "--memory", "1GiB"], "frontier: cannot be combined with memory, stages or parallel"),
         (["--placements", "S", "--pin", "embedding.w=R"], "pin 'embedding.w=R' leaves no option: at step 1"),
     ],
 )
@@ -92,7 +81,6 @@ def test_mistakes_are_one_line(arguments, message, capsys):
 def test_a_saved_plan_is_not_asked(capsys, tmp_path):
     saved = tmp_path / "plan.json"
     shown_by([*MODEL, "-o", str(saved)], capsys)
-    for asked in (["--why-not", "embedding.w=R"], ["--frontier"]):
-        status, _, err = shown_by([str(saved), *asked], capsys)
-        assert status == 2
-        assert f"{asked[0]}: expected a model, which is planned anew" in err
+    status, _, err = shown_by([str(saved), "--why-not", "embedding.w=R"], capsys)
+    assert status == 2
+    assert "--why-not: expected a model, which is planned anew" in err

@@ -9,16 +9,16 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 BUDGETS = {
-    "tensor_partitioner": 5124,
+    "tensor_partitioner": 5127,
     "tdl": 2672,
-    "topologies": 1956,
-    "planner": 19221,
-    "simulator": 3280,
-    "executor": 7820,
+    "topologies": 1969,
+    "planner": 19096,
+    "simulator": 3316,
+    "executor": 7848,
 }
 """Lines that are neither blank, comment, docstring nor import, by package."""
 
-ALL = 40_073
+ALL = 40_028
 """Of all packages together, which only goes down."""
 
 LAYOUT = {tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.COMMENT, tokenize.ENDMARKER}

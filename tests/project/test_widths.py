@@ -25,7 +25,6 @@ PREPARED = (
 LINES = (
     "plan plan.json --explain",
     f"plan {MODEL} --why-not fc1.w=R",
-    f"plan {MODEL} --frontier",
     "plan --diff plan.json other.json",
     "export-plan plan.json --to jax",
     "simulate plan.json --topo p2.8xlarge",

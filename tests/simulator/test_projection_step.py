@@ -1,6 +1,8 @@
 """Projected steps: causes add up, published formulas and times, and the simulation of every worker's events."""
 
+import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -12,10 +14,13 @@ from planner.layout import elements, owned_by_all
 from planner.parallel import Parallel
 from planner.program.calls import node_work
 from simulator.projection.kernels import fused, kernel_of, readers_of
+from simulator.projection.network import cluster
 from simulator.projection.replica import replica
 from simulator.projection.result import IDEAL, INEFFICIENCY
-from simulator.projection.stack import STACKS, Kernels, Stack
-from tensor_partitioner.projection import project
+from simulator.projection.stack import FIELDS, STACKS, Kernels, Stack, stack_named
+from simulator.projection.steps import Steps
+from tensor_partitioner.projection import inner_of, job_of, project
+from tensor_partitioner.replicas import ZooModel
 from topologies import load_topology
 
 HIDDEN, HEADS, SEQUENCE, VOCABULARY = 6144, 64, 2048, 51200
@@ -136,13 +141,71 @@ def test_the_slowest_device_takes_all_with_it():
     assert waiting_s == pytest.approx(computed_s + plain.shares["optimizer"], rel=0.02)
 
 
-def test_libraries_of_other_years_take_longer_for_what_a_device_computes():
+def test_a_correction_of_kernels_slows_what_a_device_computes():
     plain, older = (step("tp=8,micro-batch=1", stack=replace(STACKS["megatron"], kernel_times=of)) for of in (1.0, 2.0))
     computed = ("ideal compute", "kernel inefficiency", "optimizer")
     plain_s, older_s = (sum(projection.shares[cause] for cause in computed) for projection in (plain, older))
     assert older_s == pytest.approx(2 * plain_s, rel=1e-9)
     launched_s = plain.shares["host overhead"]  # the first kernels', of which longer ones hide more
     assert plain_s - launched_s <= older.seconds - plain.seconds <= plain_s
+
+
+def test_updated_weights_are_gathered_during_the_next_forward_pass():
+    """A block waits for its weights, and gathers follow one another: the recurrence of two streams."""
+    stack = replace(STACKS["megatron"], overlaps_parameters=True, slowdown=1.0, host_s=0.0, host_exchange_s=0.0)
+    parallel = Parallel.read("dp=8,zero=1,micro-batch=1")
+    inner = inner_of(ZooModel.of("transformer-4-1024", {**GPT, "heads": 16}), 8, parallel)
+    steps = {}
+    for overlaps in (False, True):
+        job = job_of(inner, 8, parallel, cluster("hgx-h100"), replace(stack, overlaps_parameters=overlaps))
+        steps[overlaps] = Steps(job).parameters_s(job.blocks)
+    gathered_s = computed_s = waited_s = 0.0
+    for block in job.blocks:
+        gathered_s += job.network.replicas_s("all-gather", block.weight_bytes)
+        waited_s = max(waited_s, gathered_s) + block.forward.device_s
+        computed_s += block.forward.device_s
+    assert steps[True] == pytest.approx(waited_s - computed_s, rel=1e-9)
+    assert 0 < steps[True] < steps[False]
+
+
+def test_gathered_weights_of_eight_bits_are_half_the_bytes():
+    whole, halved = (
+        step("dp=8,zero=1,micro-batch=1", stack=replace(STACKS["megatron"], gathered_bytes=size)).sent_bytes["dp"]
+        for size in (2, 1)
+    )
+    reduced = step("dp=8,micro-batch=1").sent_bytes["dp"] / 2
+    assert whole - halved == pytest.approx((whole - reduced) / 2, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("megatro", "stack: expected eager, .*: did you mean megatron"),
+        ("megatron,overlap=no", "stack: expected a field among .*, found 'overlap=no'"),
+        ("megatron,slowdown=nan", "stack: slowdown: expected a number from 0, found 'nan'"),
+        ("megatron,softmaxes=0", "stack: softmaxes: expected a whole number from 1, found '0'"),
+        (
+            "megatron,attention=flash-9",
+            "stack: attention: expected 'flash-1' or .*, found 'flash-9'",
+        ),
+        ("megatron,overlaps-gradients", "stack: overlaps-gradients: expected yes or no, found ''"),
+    ],
+)
+def test_a_stack_that_does_not_exist_is_refused(text, message):
+    with pytest.raises(InputError, match=message):
+        stack_named(text)
+
+
+def test_fields_of_a_stack_change_its_name_alone_does_not():
+    composer = stack_named("fsdp2,attention=flash-1,loss-in-place=yes,gathers-ahead-backward=no")
+    assert composer == STACKS["composer"]
+    assert stack_named("megatron,gradient-bytes=none").gradient_bytes is None
+
+
+def test_the_page_lists_all_fields_of_a_stack():
+    page = (Path(__file__).parents[2] / "docs" / "explanation" / "projection.md").read_text()
+    named = re.findall(r"`([a-z-]+)`", page)
+    assert [name for name in FIELDS if name.replace("_", "-") not in named] == []
 
 
 LIKE_EVENTS = Stack(Kernels("operators"), host_s=0.0, host_exchange_s=0.0, slowdown=1.0, overlaps_gradients=False)

@@ -54,6 +54,15 @@ def test_tiles_and_waves_by_hand(product, seconds):
     assert product_s(HOW, product, RATES) == pytest.approx(seconds)
 
 
+def test_libraries_before_a_year_attain_less_and_use_no_tensor_cores_for_unaligned_rows():
+    device = load_topology("dgx-a100").devices[0]
+    assert device.with_libraries(2022) is device
+    early = device.with_libraries(2021)
+    assert early.attained("bfloat16") == device.spec.products.earlier.share * device.attained("bfloat16")
+    assert early.attained("float32") == device.attained("float32")
+    assert early.spec.products.unaligned[0] * early.attained("float16") == pytest.approx(device.attained("float32"))
+
+
 def test_small_tiles_read_more_by_hand():
     # edges of 8 cost 1 + 4 / 8 + 4 / 8 = 2, of 4 cost 3: tiles of 4 x 4 are half as quick again per operation
     how = Products(units=4, tiles=((8, 8), (4, 4)), tile_edge=4, depth=0)
