@@ -40,21 +40,25 @@ NO_DEFAULTS: Mapping[str, object] = {}
 
 def source_files(source: str) -> tuple[Path, ...]:
     """Return the file that a model's source names, or an empty tuple."""
-    match = re.fullmatch(_FUNCTION, source)
-    if match is None and not source.endswith((".json", ".py")):
-        return ()
-    return (Path(match[1] if match else source),)
+    if (match := _function_named(source)) is not None:
+        return (Path(match[1]),)
+    return (Path(source),) if source.endswith(".json") else ()
+
+
+def _function_named(source: str) -> re.Match[str] | None:
+    """Return the match of a source with its file and its function, which is `make` by default; None for another."""
+    return re.fullmatch(_FUNCTION, f"{source}:make" if source.endswith(".py") else source)
 
 
 def model(source: str, **options: object) -> Graph:
     """Return the checked training graph that `source` names.
 
-    `source` is a name of the zoo, a graph.json, or path/to/file.py:function. `options` are those of the zoo's family
-    (batch=128), or parameters of the function; a graph.json takes none. A PyTorch module whose function has no
-    parameter `dtype` runs within autocast with dtype="mixed" or "mixed-float16", and unchanged with "float32". If the
-    function has no parameter `micro_batches` or `recompute`, the import applies it: it takes the samples of one
-    micro-batch, or recomputes activations. If the function returns no optimizer, the options define it. With
-    opaque_unknown=True, PyTorch operators that the graph does not support run whole, by calling PyTorch.
+    `source` is a name of the zoo, a graph.json, or path/to/file.py:function (by default `make`). `options` are those of
+    the zoo's family (batch=128), or parameters of the function; a graph.json takes none. A PyTorch module whose
+    function has no parameter `dtype` runs within autocast with dtype="mixed" or "mixed-float16", and unchanged with
+    "float32". If the function has no parameter `micro_batches` or `recompute`, the import applies it: it takes the
+    samples of one micro-batch, or recomputes activations. If the function returns no optimizer, the options define it.
+    With opaque_unknown=True, PyTorch operators that the graph does not support run whole, by calling PyTorch.
 
     Raises GraphError that names the file or model and the problem, and OSError if a file cannot be read.
 
@@ -76,7 +80,7 @@ def model_and_options(
     """
     if not isinstance(source, str):
         raise GraphError(f"expected a model's name, a graph.json or file.py:function, found {source!r}")
-    match = re.fullmatch(_FUNCTION, source)
+    match = _function_named(source)
     opaque_unknown = bool(options.pop("opaque_unknown", False))
     if opaque_unknown and match is None:
         raise GraphError(f"{source}: expected file.py:function, whose module of PyTorch may have unknown operators")
@@ -95,8 +99,6 @@ def model_and_options(
             return replace(graph, name=source), used
     if options:
         raise GraphError(f"{source}: a saved graph has no model options, found {dashed(options)}")
-    if source.endswith(".py"):
-        raise GraphError(f"{source}: expected {source}:FUNCTION, found no function's name")
     with progress(f"reading {source}", 1):
         return replace(load_graph(Path(source)), name=source), options
 
@@ -106,7 +108,7 @@ def function_of(source: str, **options: object) -> Callable[[], object]:
 
     Raises GraphError as `model`.
     """
-    if (match := re.fullmatch(_FUNCTION, source)) is None:
+    if (match := _function_named(source)) is None:
         raise GraphError(f"expected path/to/file.py:function, found {source!r}")
     path, (function, _) = Path(match[1]), _function(Path(match[1]), match[2], options)
     return lambda: guarded(path, f"{match[2]}()", function)

@@ -20,10 +20,10 @@ from simulator.sharing import Sharing
 from simulator.transfers import Together
 from topologies import Device, Estimates, Kernel, Machine, Product, TransferAmounts
 from topologies.collectives import Choice, Pattern, choices, fastest
+from topologies.kernels import WRITE_AND_READ
 from topologies.schema import Measured
 
 COPY = "elementwise"  # packing and unpacking are as efficient as element-wise kernels
-READ_AND_WRITE = 2
 NO_WORK = -1  # activity class that uses no resource
 COMBINE = 3  # bytes touched per byte combined: the contribution is read, the result read and written
 
@@ -97,7 +97,7 @@ class Costs:
         if device.spec.is_host_rank:
             return self._part_of_transfer(device, "send", task_keys.sent(program, task))
         nbytes = self._total(task.messages)
-        return self._copy(program.worker, nbytes, 0 if device.spec.streams_messages else READ_AND_WRITE * nbytes)
+        return self._copy(program.worker, nbytes, 0 if device.spec.streams_messages else WRITE_AND_READ * nbytes)
 
     def post(self, program: WorkerProgram, task: Receive) -> Activity | None:
         """Price the start of a receive. It only takes time of a processor."""
@@ -129,9 +129,9 @@ class Costs:
         local = sum(piece.elements for copy in task.local for piece in copy.pieces) * ITEM_BYTES[buffer.dtype]
         if device.spec.streams_messages:
             copied = 0 if received and task.reducer is not None else local
-            return self._copy(program.worker, received + local, READ_AND_WRITE * copied)
+            return self._copy(program.worker, received + local, WRITE_AND_READ * copied)
         if task.reducer is None:
-            return self._copy(program.worker, received + local, READ_AND_WRITE * (received + local))
+            return self._copy(program.worker, received + local, WRITE_AND_READ * (received + local))
         return self._copy(program.worker, buffer.nbytes, buffer.nbytes + COMBINE * (received + local))
 
     def message(self, source: int, target: int, *, combined: bool) -> Activity:
@@ -194,7 +194,7 @@ class Costs:
         """
         uses, device = dict(self._machine.route(source, target).uses), self._machine.devices[target]
         if device.spec.streams_messages:
-            touched = COMBINE if combined else READ_AND_WRITE
+            touched = COMBINE if combined else WRITE_AND_READ
             uses[self._machine.memories[device.memory].resource] += touched / device.spec.efficiency.elementwise
         return uses
 

@@ -13,6 +13,7 @@ import numpy as np
 from msgspec import structs
 from numpy.typing import NDArray
 
+from planner.program.in_order import PERSISTENT
 from planner.program.tasks import Buffer, Program, WorkerProgram
 from planner.program.workspace import device_needs
 from planner.report.schema import BufferUse, DeviceMemory
@@ -21,7 +22,6 @@ from simulator.interpreter import Timeline
 from topologies import Machine, Memory
 
 LARGEST = 5  # buffers that are named at the peak
-PERSISTENT = "persistent"
 KINDS = {"fetch": "fetches", "partial": "partials", "reduce": "partials", "staging": "staging"}
 UNKNOWN = {PERSISTENT: "persistent", "tensor": "results"}
 """Kinds of tensors when no graph says more."""

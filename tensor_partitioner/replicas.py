@@ -13,9 +13,10 @@ import tdl
 from planner.errors import PlanError
 from planner.graph.facts import batch_size, recomputed
 from planner.graph.ir import Graph, Node, depending_on_samples
-from planner.graph.order import PRODUCTS, in_structural_order
+from planner.graph.order import in_structural_order
 from planner.graph.repeats import FEW, few_segments
 from planner.layout import Ways
+from planner.layout.geometry import PRODUCTS
 from planner.layout.ways import STAGES
 from planner.models.zoo import with_few_layers
 from planner.parallel import RECOMPUTE, Parallel

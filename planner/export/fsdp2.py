@@ -12,7 +12,6 @@ from planner.graph.ir import ITEM_BYTES, entries_of
 
 TEMPLATE = Path(__file__).parent / "fsdp2.txt"
 HALVES = {"bf16": "torch.bfloat16", "fp16": "torch.float16"}
-HALF_BYTES = 2
 
 
 def limits(setup: Setup) -> str:
@@ -47,7 +46,7 @@ def moved_bytes(setup: Setup) -> int:
     reductions = {0: 2, 1: 1}.get(zero, count)
     elements = _elements(setup)
     kept = sum(number * ITEM_BYTES[dtype] for dtype, number in elements.items())
-    sent = kept if setup.weights_are_half or not setup.half else elements.total() * HALF_BYTES
+    sent = kept if setup.weights_are_half or not setup.half else elements.total() * ITEM_BYTES["bfloat16"]
     return (setup.parallel.dp - 1) * (gathers * sent + reductions * kept)
 
 

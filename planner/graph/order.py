@@ -24,10 +24,8 @@ from planner.graph.facts import phases
 from planner.graph.infer import describe
 from planner.graph.ir import Graph, Node
 from planner.graph.micro_batches import UPDATE, accumulates
+from planner.layout.geometry import PRODUCTS
 from tdl.traits import Function, traits_of
-
-PRODUCTS = ("matmul", "convolution")
-"""Categories of operators that are separate kernels."""
 
 LAST = 1 << 60
 """Position of nodes that belong to no forward node, such as the step count."""

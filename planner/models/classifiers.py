@@ -21,6 +21,7 @@ from planner.errors import GraphError
 from planner.graph.build import GraphBuilder
 from planner.graph.ir import Graph
 from planner.models.layers import (
+    EXPANSION,
     RELU_GAIN,
     add_bias,
     batch_norm,
@@ -146,7 +147,6 @@ def build_pooled(layers: Sequence[Layer], biases: bool, options: Scaled) -> Grap
 PATTERN = r"wresnet-([1-9]\d*)-(\d+(?:\.\d+)?)"
 UNITS = {14: (1, 1, 1, 1), 26: (2, 2, 2, 2), 50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 152: (3, 8, 36, 3)}
 STAGE_WIDTHS = (64, 128, 256, 512)
-EXPANSION = 4
 SMALLEST_POOLED_IMAGE = 64
 
 

@@ -17,6 +17,7 @@ from planner.plans.plan import Plan
 from planner.plans.records import ACCUMULATION, is_repeated
 from planner.plans.traffic import NodeTraffic, Read, Traffic, Write
 from planner.program.buffers import BufferSpecs, Cut, Placed
+from planner.program.in_order import PERSISTENT
 from planner.program.pipeline import Crossing, Keeping, Order, Schedule, orders
 from planner.program.schedule import (
     End,
@@ -35,7 +36,6 @@ from planner.program.tasks import Phase
 
 WAITS = (InSlot.HOP_1_WAIT, InSlot.HOP_2_WAIT, InSlot.FETCH_WAIT, InSlot.ARRIVAL_WAIT)
 TASKS_TO_START = 2  # a Send and a Receive
-PERSISTENT = "persistent"
 
 
 @dataclass(frozen=True, slots=True, eq=False)

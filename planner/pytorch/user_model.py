@@ -43,7 +43,7 @@ REFUSED = ("nesterov", "amsgrad", "maximize", "centered", "dampening", "lr_decay
 """Settings of PyTorch's optimizers that are refused unless zero or false."""
 
 EXPECTED_OPTIMIZERS = "expected PyTorch's SGD, Adam, AdamW, RMSprop without momentum or Adagrad"
-EXPECTED = "(module, inputs), (module, inputs, loss, targets) or (module, inputs, loss, targets, optimizer)"
+EXPECTED = "(module, inputs) or (module, inputs, loss, targets), each also with an optimizer at the end"
 
 
 GIVEN = (torch.Tensor, int, float, str, NoneType)
@@ -271,6 +271,8 @@ def user_model(result: object) -> UserModel:
     if not isinstance(result, tuple) or not _is_module(result):
         kind = "a module alone" if isinstance(result, nn.Module) else type(result).__name__
         raise GraphError(f"expected {EXPECTED}, found {kind}")
+    if len(result) == 3 and isinstance(result[2], torch.optim.Optimizer | Optimizer):
+        result = (*result[:2], None, (), result[2])
     if len(result) not in (2, 4, 5):
         missing = ", no targets" if len(result) == 3 else ""
         kinds = (getattr(entry, "__name__", type(entry).__name__) for entry in result)

@@ -16,7 +16,8 @@ from math import ceil
 import tdl
 from planner.graph.ir import ITEM_BYTES
 from planner.graph.micro_batches import BACKWARD, FORWARD
-from planner.graph.order import PRODUCTS, KernelClass, class_of
+from planner.graph.order import KernelClass, class_of
+from planner.layout.geometry import PRODUCTS
 from simulator.projection.replica import NodeShare
 from simulator.projection.stack import Fusion, Kernels
 from topologies.kernels import ALIGNED, Kernel, Product

@@ -11,9 +11,10 @@ from dataclasses import dataclass, field
 
 from planner.graph.ir import FLOATING, ITEM_BYTES, Graph, Node, depending_on_samples
 from planner.graph.micro_batches import EVERY, accumulates
-from planner.graph.order import PRODUCTS, parts_of_operators
+from planner.graph.order import parts_of_operators
 from planner.graph.repeats import Repeats, repeats_of
 from planner.layout import Exchange, Region, Strategy, Ways, collectives, elements, exchanged_by_axis, owned_by_all
+from planner.layout.geometry import PRODUCTS
 from planner.plans.plan import Plan
 from planner.plans.traffic import NodeTraffic
 from planner.program.calls import NodeWork, node_work

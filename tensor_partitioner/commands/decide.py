@@ -51,7 +51,6 @@ PIN_HELP = f"Fix a part of --parallel ({', '.join(DEGREES)}, sp), as in tp=4. Re
 OF_PLAN = ("--forbid", "--why-not", "--explain")
 """Options of `plan` that `decide` does not have. It refuses them with a message."""
 PINS_HELP = "Read pins from a YAML file: `pins: {tp: 4}`."
-PAGE = "tensor_partitioner.page"
 SHOWN_DEVICES = 16
 """Largest number of devices for which the page shows the best plan tensor by tensor."""
 
@@ -161,7 +160,7 @@ def main(source: str, **options: Any) -> None:
 
 def _write_page(decision: Decision, source: str, options: Mapping[str, Any]) -> None:
     """Write the page. If the best candidate fits and has few devices, the page includes its plan."""
-    page, machine = import_module(PAGE), options["topo"]
+    page, machine = import_module("tensor_partitioner.page"), options["topo"]
     few = decision.best.fits and decision.machine.devices <= SHOWN_DEVICES
     plan = _plan_on_page(decision, source, options) if few else None
     page.write_page(decision, options["page_path"], machine=machine, plan=plan)

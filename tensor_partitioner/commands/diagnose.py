@@ -14,7 +14,7 @@ from tensor_partitioner import display
 from tensor_partitioner.commands.console import WRITTEN, Command, command_errors, stdout
 from tensor_partitioner.commands.planning_options import MACHINES, MODELS, TOPO_HELP, begin
 from tensor_partitioner.commands.projecting import StackType
-from tensor_partitioner.decision.answer import fact
+from tensor_partitioner.decision.answer import TOLD_SHARE, fact
 from tensor_partitioner.decision.record import COVERAGE
 from tensor_partitioner.decision.sources import require_alike
 from tensor_partitioner.launch.diagnosis import Diagnosis, OtherSetting, diagnose
@@ -26,7 +26,6 @@ LAUNCH_FILE is a Megatron-LM script or its printed arguments, a torchtitan TOML,
 Accelerate or Axolotl. Values it omits are assumed and listed. The exit status is 1 if it does not fit."""
 MODEL_HELP = "Model in place of the file's: a zoo name or hf:ORG/NAME. Required for DeepSpeed and Accelerate files."
 MEASURED_HELP = "What was measured: '1880 tok/s/GPU', '4.97 s', '296 TFLOP/s' (per GPU) or '41 % MFU'."
-TOLD_SHARE = 0.01
 WIDTH = 100
 EXAMPLES = (
     "diagnose train_llama.sh --topo hgx-h100 --measured '9800 tok/s/GPU'",

@@ -26,7 +26,6 @@ from tensor_partitioner.decision.record import load_decision
 from tensor_partitioner.display import printable
 from topologies import available
 
-PAGE = "tensor_partitioner.page"
 EXAMPLES = (
     "report plan.json -o page.html",
     "report plan.json simulated.json executed.json -o page.html",
@@ -51,7 +50,7 @@ def main(files: tuple[Path, ...], topo: str | None, operator_files: tuple[Path, 
     check_written((output,), (*files, *operator_files))
     load_operators(operator_files)
     kinds = [_kind(file) for file in files]
-    page = import_module(PAGE)
+    page = import_module("tensor_partitioner.page")
     if kinds == ["decision"]:
         page.write_page(load_decision(files[0]), output, machine=topo)
     else:

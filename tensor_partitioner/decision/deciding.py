@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import gc
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from math import prod
 from pathlib import Path
 from statistics import fmean
 
@@ -17,7 +19,7 @@ from planner.export.targets import engine_named, known_engines
 from planner.graph.facts import batch_size
 from planner.graph.ir import Graph
 from planner.graph.order import in_structural_order
-from planner.layout import by_axis
+from planner.layout import Shard, by_axis
 from planner.parallel import Parallel
 from planner.plans.plan import Plan
 from planner.report.tables import fullest
@@ -105,6 +107,18 @@ def simulated_step(plan: Plan, batch: int, machine: Machine, work: Work) -> Proj
         stages=(StageLine("-", "-", seconds - exposed_s, 0.0, memory.peak_bytes),),
         sent_bytes={axes: round(n / plan.workers) for axes, n in by_axis(plan.bytes, plan.ways).items()},
     )
+
+
+def weights_by_split(plan: Plan) -> str:
+    """Return how the weights are split, by share of their elements: "99% of weights by columns, 1% replicated"."""
+    sizes = Counter[str]()
+    for tensor in plan.graph.tensors.values():
+        if tensor.role == "weight":
+            dims = sorted({placement.dim for placement in plan.layouts[tensor.name] if isinstance(placement, Shard)})
+            words = ["rows" if dim == 0 else "columns" if dim == 1 else f"dimension {dim}" for dim in dims]
+            sizes[f"by {' and '.join(words)}" if words else "replicated"] += prod(tensor.shape)
+    shares = [(split, f"{size / sizes.total():.0%}") for split, size in sizes.most_common(2)]
+    return ", ".join(f"{share} {split}" for split, share in shares if share != "0%").replace("%", "% of weights", 1)
 
 
 BUDGET_S = 30.0
@@ -344,8 +358,9 @@ class _Deciding:
                 )
             except (PlanError, GraphError):
                 continue
-            alike = ALL_ALIKE if plan.graph.updates and not plan.total_bytes else ""
-            yield f"{SEARCHED[goal]}{alike}", FAMILIES[goal], 0.0, step
+            alike = plan.graph.updates and not plan.total_bytes
+            split = ALL_ALIKE if alike else f": {weights_by_split(plan)}"
+            yield f"{SEARCHED[goal]}{split}", FAMILIES[goal], 0.0, step
 
     def _record(self, batch: int, projected: Sequence[Projected], search: Search) -> Decision:
         inner, blocks = self._single

@@ -17,6 +17,7 @@ from tensor_partitioner import display
 from tensor_partitioner.decision.answer import rate
 from tensor_partitioner.decision.deciding import decide
 from tensor_partitioner.decision.record import Decision
+from tensor_partitioner.launch.launch import SWITCHES
 from topologies import TopologyError
 from topologies.load import LINE, line_of
 
@@ -29,7 +30,6 @@ NUMBER = re.compile(r"(\d+(?:\.\d+)?)([kKmM]?)")
 SCALES = {"": 1, "k": 1024, "m": 1024**2}
 COLUMNS = ("strategy", "step", "pace", "MFU", "memory")
 WHOLE = {"nodes": r"[1-9]\d*", "nic": r"[1-9]\d*G?"}
-SWITCHES = {"true": True, "false": False}
 
 
 class Varied(msgspec.Struct, frozen=True, kw_only=True):

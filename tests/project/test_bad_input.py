@@ -403,7 +403,7 @@ def test_mixed_float16_keeps_state_in_float32(tmp_path):
 
 def test_model_options_for_a_graph_of_ones_own(refused):
     refused(plan, "examples/product.py:product", "--workers", "2", "--batch", "3", match=r"--batch")
-    refused(plan, "examples/product.py", "--workers", "2", match=r"product\.py:FUNCTION")
+    refused(plan, "examples/product.py", "--workers", "2", match=r"product\.py: expected a function 'make', found none")
 
 
 ASKED = ("--workers", "2", "--micro-batches", "2")

@@ -30,7 +30,7 @@ from planner.search.costs.domains import Domain, Layouts, Strategies, strategies
 from planner.search.costs.tables import Table, Tables
 from planner.search.costs.volumes import Need, operand_need, output_reach
 from planner.search.objectives.objective import Priced, domains_of_factor
-from topologies.kernels import Kernel
+from topologies.kernels import WRITE_AND_READ, Kernel
 
 # Seconds of computation as tables over strategies: for each node, those of the slowest worker.
 #
@@ -40,7 +40,6 @@ from topologies.kernels import Kernel
 
 
 Seconds = NDArray[np.float64]
-READ_AND_WRITE = 2
 MANY_BYTES = 1 << 40
 
 PerWorker = NDArray[np.float64]
@@ -92,13 +91,13 @@ class Worker(Struct, frozen=True, eq=False):
     @property
     def copy_s_per_byte(self) -> float:
         """Seconds per byte to copy many bytes within the worker's memory."""
-        copy = Kernel("elementwise", "", 0.0, READ_AND_WRITE * MANY_BYTES)
+        copy = Kernel("elementwise", "", 0.0, WRITE_AND_READ * MANY_BYTES)
         return self.device.kernel_s(copy, self.processor, self.memory) / MANY_BYTES
 
     @property
     def copy_start_s(self) -> float:
         """Seconds that a copy takes even if it copies nothing."""
-        knee_s = self.device.spec.knee_bytes / READ_AND_WRITE * self.copy_s_per_byte
+        knee_s = self.device.spec.knee_bytes / WRITE_AND_READ * self.copy_s_per_byte
         return max(self.device.spec.launch_latency_s + knee_s, self.device.spec.host_launch_s)
 
     def kernel_seconds(self, kernel: Kernel, calls: float, share: float) -> float:
