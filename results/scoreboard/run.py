@@ -60,18 +60,21 @@ def overview(data: dict[str, Any]) -> str:
     for scored in data["sets"]:
         part = _unfitted(scored)
         scores = scored["scores"][part]
-        cells = tables.times(scores["time"])
+        time = scores["time"]
+        cells = tables.times({**time, **time.get("same_batch", {})})
         nulls = [tables.percent(scores.get(name, {}).get("error_mean")) for name in ("null", "null_of_others")]
         rival = scores.get("calculon")
         calculon = f"{tables.percent(rival['error_mean'])} of {rival['rows']}" if rival else ""
         memory = tables.percent(scored["scores"]["all"]["memory"].get("error_mean"))
         expressed = f"{scored['expressed']} of {scored['rows']}"
+        null = scores.get("null", {}).get("error_mean")
+        beaten = "" if null is None or not time["rows"] else "yes" if time["error_mean"] < null else "**no**"
         one_run = tables.percent(scored["anchored"]["error_mean"])
         mean, *others = cells[1:6]
         rows.append(
-            [f"[{scored['set']}](#{scored['set']})", expressed, part, mean, one_run, *others, *nulls, calculon, memory]
+            [f"[{scored['set']}](#{scored['set']})", expressed, part, mean, one_run, *others, *nulls, beaten, calculon, memory]
         )
-    rivals = ("null, fitted", "null of others", "Calculon mean")
+    rivals = ("null, fitted", "null of others", "fitted null beaten", "Calculon mean")
     mean, *others = tables.COLUMNS[1:6]
     columns = ("set", "expressed", "part", mean, "with one run", *others, *rivals, "memory")
     return table(columns, rows)
