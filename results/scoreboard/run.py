@@ -72,7 +72,18 @@ def overview(data: dict[str, Any]) -> str:
         one_run = tables.percent(scored["anchored"]["error_mean"])
         mean, *others = cells[1:6]
         rows.append(
-            [f"[{scored['set']}](#{scored['set']})", expressed, part, mean, one_run, *others, *nulls, beaten, calculon, memory]
+            [
+                f"[{scored['set']}](#{scored['set']})",
+                expressed,
+                part,
+                mean,
+                one_run,
+                *others,
+                *nulls,
+                beaten,
+                calculon,
+                memory,
+            ]
         )
     rivals = ("null, fitted", "null of others", "fitted null beaten", "Calculon mean")
     mean, *others = tables.COLUMNS[1:6]

@@ -45,6 +45,7 @@ def lasting_lines(blocks: Sequence[Block], parallel: Parallel, stack: Stack) -> 
         ("master weights", masters),
         ("optimizer state", held(STATES, lambda block: block.state_bytes)),
         ("gradients", held(GRADIENTS, lambda block: gradient_bytes(block, stack))),
+        ("gradients of the update", held(STATES, lambda block: stack.update_gradient_bytes * block.parameters)),
     )
     return [MemoryLine(what, round(nbytes)) for what, nbytes in lines if nbytes]
 

@@ -72,7 +72,8 @@ class Stack:
     other work per micro-batch, such as loading it. `gradient_bytes` is the size of a gradient element while it
     accumulates over micro-batches; None: as computed. `adds_up_beside`: the product that computes a gradient also
     accumulates it; otherwise another kernel does. `update_bytes` is the memory traffic of an update per gradient
-    element besides the optimizer's. `overlaps_gradients`: gradients are reduced during the last backward pass, in
+    element besides the optimizer's. `update_gradient_bytes` is the size of an element of the gradients' flat copy that
+    an update reads; 0 without a copy. `overlaps_gradients`: gradients are reduced during the last backward pass, in
     buckets of at least `bucket_bytes`; computation and communication slow each other down by `slowdown`.
     `overlaps_parameters`: updated weights are gathered during the next forward pass (ZeRO-1 and 2). `gathered_bytes` is
     the size of a gathered weight element; None: as computed with. `gathers_ahead`: weights of the next layer are
@@ -94,6 +95,7 @@ class Stack:
     gradient_bytes: int | None = None
     adds_up_beside: bool = False
     update_bytes: float = 0.0
+    update_gradient_bytes: int = 0
     overlaps_gradients: bool = True
     overlaps_parameters: bool = False
     gathered_bytes: int | None = None
@@ -186,7 +188,7 @@ STACKS: Mapping[str, Stack] = {
     "megatron-deepspeed": Stack(
         replace(MEGATRON, libraries=2023),
         host_s=49e-6, host_exchange_s=40e-6, host_micro_batch_s=3.4e-3, gradient_bytes=2, overlaps_gradients=False,
-        scatters_messages=True,
+        scatters_messages=True, update_gradient_bytes=4,
     ),
 }  # fmt: skip
 """Stacks by name. The slowdown was measured on A100s by Hetu-Galvatron (github.com/PKU-DAIR/Hetu-Galvatron, cea12ff).
@@ -203,6 +205,8 @@ src/megatron/bridge/perf_recipes/_common.py).
 Megatron-LM of 2021 accumulates 16-bit gradients in 16 bits and reduces them after the last backward pass, or leaves
 both to PyTorch's DDP (`overlaps_gradients`; github.com/NVIDIA/Megatron-LM, de7dc40f88: `--DDP-impl`,
 megatron/model/distributed.py).
+DeepSpeed's ZeRO keeps 16 bytes per weight in shards, 4 of them for gradients in float32
+(deepspeed.readthedocs.io, memory requirements).
 The host times of `megatron-deepspeed` are fitted on a third of vTrain's iterations (results/scoreboard); those of the
 others are assumed.
 """

@@ -168,6 +168,22 @@ def test_updated_weights_are_gathered_during_the_next_forward_pass():
     assert 0 < steps[True] < steps[False]
 
 
+@pytest.mark.parametrize("replicas", [2, 8])
+def test_deepspeed_keeps_four_bytes_per_weight_and_sixteen_in_shards(replicas):
+    """DeepSpeed's documentation, memory requirements: ZeRO of 16-bit weights and gradients."""
+    projected = step(f"dp={replicas},zero=1,micro-batch=1,recompute=full", stack="megatron-deepspeed", batch=replicas)
+    held = {line.what: line.nbytes for line in projected.memory}
+    weights = held["weights in compute precision"] / 2
+    lasting = (
+        "weights in compute precision",
+        "gradients",
+        "master weights",
+        "optimizer state",
+        "gradients of the update",
+    )
+    assert sum(held[what] for what in lasting) == pytest.approx(weights * (4 + 16 / replicas))
+
+
 def test_gathered_weights_of_eight_bits_are_half_the_bytes():
     whole, halved = (
         step("dp=8,zero=1,micro-batch=1", stack=replace(STACKS["megatron"], gathered_bytes=size)).sent_bytes["dp"]
