@@ -14,7 +14,14 @@ from rich.text import Text
 
 from simulator.projection.result import Projection
 from tensor_partitioner import display
-from tensor_partitioner.decision.record import COVERAGE, Anchor, Decision, RankedCandidate
+from tensor_partitioner.decision.record import (
+    COVERAGE,
+    Anchor,
+    Decision,
+    RankedCandidate,
+    memory_risk,
+    published_scores,
+)
 from tensor_partitioner.decision.why import left_open, not_their_best, one_device
 
 HEADING = 10
@@ -101,8 +108,8 @@ def facts(decision: Decision) -> Iterator[tuple[str, str]]:
     if decision.anchor is not None:
         yield "anchored", _anchored(decision.anchor)
     yield "memory", f"{needed} of {capacity} on the fullest device, {spare(decision)}"
-    if decision.safer is not None:
-        yield "safer", _safer(decision.best, decision.safer)
+    if decision.faster is not None:
+        yield "faster", _faster(decision.best, decision.faster)
     yield "assumed", assumed(decision)
     yield "search", searched(decision)
     shares = sorted(best.shares.items(), key=lambda item: -item[1])
@@ -112,14 +119,18 @@ def facts(decision: Decision) -> Iterator[tuple[str, str]]:
 
 def spare(decision: Decision) -> str:
     """Return how much memory the best candidate leaves, and the share of published runs that needed more than that."""
-    left = f"{display.quantity(decision.best.margin_bytes, 'B')} to spare"
-    return f"{left}: too little for {decision.memory_risk:.0%} of published runs" if decision.memory_risk else left
+    return _left(decision.best, decision.memory_risk or 0.0)
 
 
-def _safer(best: RankedCandidate, safer: RankedCandidate) -> str:
-    """Return the line that names the safer candidate."""
-    times, left = safer.seconds_per_step / best.seconds_per_step, display.quantity(safer.margin_bytes, "B")
-    return f"{safer.name}, {times:.2f} times as long: {left} to spare, enough for {COVERAGE:.0%} of published runs"
+def _left(row: RankedCandidate, risk: float) -> str:
+    left = f"{display.quantity(row.margin_bytes, 'B')} to spare"
+    return f"{left}: too little for {risk:.0%} of published runs" if risk else left
+
+
+def _faster(best: RankedCandidate, faster: RankedCandidate) -> str:
+    """Return the line that names a faster candidate whose memory may not suffice."""
+    times, risk = faster.seconds_per_step / best.seconds_per_step, memory_risk(published_scores(), faster)
+    return f"{faster.name}, {times:.2f} times as long, but {_left(faster, risk)}"
 
 
 def _pace(decision: Decision) -> str:
@@ -172,6 +183,8 @@ def searched(decision: Decision) -> str:
         proof = f"not finished: {left_open(search)}"
     else:
         proof = "proved: no candidate is predicted to be faster" if decision.best.fits else "proved: no candidate fits"
+        if decision.faster is not None:
+            proof = f"proved: none with memory for {COVERAGE:.0%} of published runs is predicted to be faster"
     priced = f"{search.projected:,} of {search.considered:,} candidates priced in {display.seconds(search.seconds)}"
     return f"{proof} ({priced}{left}; the others were ruled out by bounds or cannot divide the model)"
 

@@ -267,21 +267,31 @@ class _Deciding:
 
     def _any_fits(self, batch: int) -> bool:
         ways = self.space(batch).undivided(self._per_node)
-        return any(step.fits for way in ways if (step := self._priced(way, batch)) is not None)
+        steps = (self._priced(way, batch) for way in ways)
+        return any(step.needed_bytes * self._margin <= step.capacity_bytes for step in steps if step is not None)
+
+    @cached_property
+    def _margin(self) -> float:
+        """The ratio of measured to predicted memory for which the recommended candidate has room."""
+        return 1.0 if self._simulates else memory_margin(published_scores())
 
     def decision(self, batch: int) -> Decision:
-        """Search the candidates and return the decision. Plans are searched for if time is left."""
+        """Search the candidates and return the decision. Plans are searched for if time is left.
+
+        Candidates with room for `_margin` are searched first, then faster ones that fit without it.
+        """
         space, until = self.space(batch), self.begin + self.budget_s
         if next(iter(space), None) is None:
             raise PlanError(self._nothing(batch))
         rows = self._searched(batch) if self._simulates else []  # first, because pricing candidates is slow here
-        search = self._search(space, until)
-        search.run(self._per_node)
-        if not self._simulates:
-            search.search_share(1 / memory_margin(published_scores()))
-        rows += [(candidate_name(way), family(way), *of) for way, of in search.projected.items()]
+        roomy, whole = self._search(space, until, 1 / self._margin), self._search(space, until)
+        roomy.run(self._per_node)
+        if self._margin > 1:
+            whole.run(self._per_node, roomy.best_s)
+        projected = roomy.projected | whole.projected
+        rows += [(candidate_name(way), family(way), *of) for way, of in projected.items()]
         rows += [] if self._simulates or time.monotonic() > until else self._searched(batch)
-        return self._record(batch, rows, search)
+        return self._record(batch, rows, roomy if roomy.best_s < float("inf") else whole)
 
     def _nothing(self, batch: int) -> str:
         """Return why there is no candidate."""
@@ -297,14 +307,14 @@ class _Deciding:
             f"devices, found {batch}"
         )
 
-    def _search(self, space: ParallelSpace, until: float) -> Search:
+    def _search(self, space: ParallelSpace, until: float, share: float = 1.0) -> Search:
         def price(way: Parallel) -> Projection | None:
             return self._priced(way, space.batch)
 
         devices = self.cluster.built.devices[: space.devices]
         capacity = max(device.spec.memory_bytes or float("inf") for device in devices)
         floor_s = self._work(space.batch).seconds(devices) if self._simulates else None
-        return Search(self._bounds(space), price, capacity, until, floor_s)
+        return Search(self._bounds(space), price, share * capacity, until, floor_s, share)
 
     def _work(self, batch: int) -> Work:
         """Return the work of a step."""
@@ -367,7 +377,7 @@ class _Deciding:
         operations = batch * self._operations
         model = model_facts(self.source, inner, blocks, batch, operations)
         machine = machine_facts(self.cluster, inner.dtype)
-        told = ranked(projected, model, inner.replica.graph)
+        told = ranked(projected, model, inner.replica.graph, self._margin)
         if not told:
             raise PlanError(f"{self.source.name}: none of {search.considered} candidates by name can divide it")
         alone_s = self._alone_s(batch, told[0], operations)
@@ -396,7 +406,7 @@ class _Deciding:
             one_device_s=alone_s,
             band=None if self._simulates else band(published_scores(), experts=self._experts > 1),
             memory_risk=None if self._simulates else memory_risk(published_scores(), told[0]),
-            memory_margin=1.0 if self._simulates else memory_margin(published_scores()),
+            memory_margin=self._margin,
             anchor=self.anchor,
         )
 

@@ -139,7 +139,10 @@ class Anchor(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Decision(msgspec.Struct, Shown, frozen=True, kw_only=True):
-    """A decision: what to do and why. Candidates are sorted: those that fit first, then by seconds.
+    """A decision: what to do and why.
+
+    Candidates are sorted: those with memory enough for 90% of published runs first, then others that fit, each by
+    seconds, then the rest.
 
     `one_device_s` are the seconds of a step on one device, if that is as fast as all; None otherwise. `band` is the
     range of measured over predicted seconds that holds 90% of published runs of such models. `memory_risk` is the share
@@ -165,15 +168,14 @@ class Decision(msgspec.Struct, Shown, frozen=True, kw_only=True):
 
     @property
     def best(self) -> RankedCandidate:
-        """The first candidate."""
+        """The first candidate, which is recommended."""
         return self.candidates[0]
 
     @property
-    def safer(self) -> RankedCandidate | None:
-        """The fastest priced candidate with memory enough for 90% of published runs; None if it is the best."""
-        roomy = (row for row in self.candidates if row.needed_bytes * self.memory_margin <= row.capacity_bytes)
-        first = next(roomy, None)
-        return None if first is self.best else first
+    def faster(self) -> RankedCandidate | None:
+        """The fastest candidate that fits, if it leaves too little memory for 90% of published runs; else None."""
+        limit_s = self.best.seconds_per_step
+        return next((row for row in self.candidates if row.fits and row.seconds_per_step < limit_s), None)
 
     def of_families(self) -> tuple[RankedCandidate, ...]:
         """Return the best candidate of each family, in order."""

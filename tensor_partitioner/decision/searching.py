@@ -191,9 +191,6 @@ def _in_flight(name: str, pp: int, count: int, chunks: int) -> NDArray[np.int_]:
 LATE_S = 1e12
 """Added to the priority of entries that are tried last, in seconds."""
 
-MOST_TIMES = 2.0
-"""How many times as long as the fastest a way may take that is to leave more memory."""
-
 
 @dataclass(eq=False)
 class Search:
@@ -203,7 +200,8 @@ class Search:
     of a device's memory. If `price` simulates steps, the bounds do not apply to them: they only give the order, and
     `floor_s` is the only lower bound. `projected` has the candidates that were priced, with their bounds. Of the
     candidates `considered`, some are `impossible`, and some `unfinished` because time ran out; none of the latter is
-    faster than `lower_s`. The bounds rule out all others, as too slow or too large.
+    faster than `lower_s`. The bounds rule out all others, as too slow or too large. `best_s` are the seconds of the
+    fastest that fits.
     """
 
     bounds: Bounds
@@ -217,7 +215,8 @@ class Search:
     impossible: int = 0
     unfinished: int = 0
     lower_s: float = float("inf")
-    _best_s: float = float("inf")
+    best_s: float = float("inf")
+    _any_fits: bool = False
     _tried: set[Parallel] = field(default_factory=set)
     _smallest: tuple[float, Branch | None] = (float("inf"), None)
     _waiting: list[tuple[float, float, int, Branch | Leaf]] = field(default_factory=list)
@@ -231,10 +230,10 @@ class Search:
     def run(self, per_node: int, below_s: float = float("inf")) -> None:
         """Search. Standard strategies are tried first.
 
-        The search does not stop at the time limit before a candidate fits or, with a `floor_s`, before one is priced.
-        Candidates that cannot be faster than `below_s` are skipped.
+        The search does not stop at the time limit before a candidate fits in the whole memory or, with a `floor_s`,
+        before one is priced. Candidates that cannot be faster than `below_s` are skipped.
         """
-        space, self._best_s = self.bounds.space, below_s
+        space, self.best_s, self._any_fits = self.bounds.space, below_s, below_s < float("inf")
         for ways in by_hand(space, per_node) if below_s == float("inf") else ():
             self._try_by_hand(ways)
         for degrees in space.degrees():
@@ -242,7 +241,7 @@ class Search:
                 if candidates := space.count(branch):
                     self.considered += candidates
                     self._add(branch, 0.0)
-        while self._waiting and self._waiting[0][0] < self._best_s:
+        while self._waiting and self._waiting[0][0] < self.best_s:
             if self._is_over:
                 self._stop()
                 return
@@ -251,30 +250,17 @@ class Search:
                 self._try(item)
             else:
                 self._refine(item, bound_s)
-        if self._best_s == float("inf") and self._smallest[1] is not None:
+        if self.best_s == float("inf") and self._smallest[1] is not None:
             self._try_smallest(self._smallest[1])
-
-    def search_share(self, share: float) -> None:
-        """Price the fastest candidate within a share of the memory, if the fastest of all needs more.
-
-        Candidates that take over `MOST_TIMES` as long as the fastest of all are not searched.
-        """
-        steps = sorted((step for _, step in self.projected.values() if step.fits), key=lambda step: step.seconds)
-        roomy = [step.seconds for step in steps if step.needed_bytes <= share * step.capacity_bytes]
-        if not steps or roomy[:1] == [steps[0].seconds]:
-            return
-        search = Search(self.bounds, self.price, share * self.capacity, self.until, self.floor_s, share)
-        search.run(1, min([MOST_TIMES * steps[0].seconds, *roomy]))
-        self.projected |= {way: row for way, row in search.projected.items() if way not in self.projected}
 
     @property
     def _is_over(self) -> bool:
-        enough = self._best_s < float("inf") if self.floor_s is None else bool(self.projected)
+        enough = self._any_fits if self.floor_s is None else bool(self.projected)
         return enough and time.monotonic() > self.until
 
     def _stop(self) -> None:
         """Count what is left as unfinished."""
-        left = [item for bound_s, _, _, item in self._waiting if bound_s < self._best_s]
+        left = [item for bound_s, _, _, item in self._waiting if bound_s < self.best_s]
         tried = Counter(map(_branch_of, self._tried))
         self.lower_s = self._waiting[0][0]
         self.unfinished = sum(
@@ -309,7 +295,7 @@ class Search:
             self.impossible += space.count(branch)
         else:
             for leaf in leaves(self.bounds, branch, self.capacity):
-                if leaf.way not in self._tried and self._least_s(leaf.seconds) < self._best_s:
+                if leaf.way not in self._tried and self._least_s(leaf.seconds) < self.best_s:
                     self._wait(max(bound_s, leaf.seconds), leaf.nbytes, branch, leaf)
 
     def _try(self, leaf: Leaf) -> bool:
@@ -320,8 +306,9 @@ class Search:
             self.impossible += 1
             return False
         self.projected[leaf.way] = self._least_s(leaf.seconds), projection
+        self._any_fits |= projection.fits
         if fits := projection.needed_bytes <= self.share * projection.capacity_bytes:
-            self._best_s = min(self._best_s, projection.seconds)
+            self.best_s = min(self.best_s, projection.seconds)
         return fits
 
     def _try_by_hand(self, ways: Sequence[Parallel]) -> None:

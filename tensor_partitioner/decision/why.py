@@ -88,7 +88,9 @@ def why(candidate: RankedCandidate, best: RankedCandidate, heads: int | None = N
     parts = {cause: candidate.shares.get(cause, 0.0) - seconds for cause, seconds in best.shares.items()}
     ranked = sorted(parts.items(), key=lambda item: -abs(item[1]))[:MOST_CAUSES]
     cause, most = max(parts.items(), key=lambda item: item[1])
-    if most <= 0 or net <= 0:
+    if net < 0:
+        return f"{signed(net)}, but {quantity(candidate.margin_bytes, 'B')} of memory to spare may not suffice"
+    if most <= 0:
         return "as fast"
     least = LEAST_SHARE * abs(ranked[0][1])
     told = [f"{name.removeprefix('exposed ')} {signed(part)}" for name, part in ranked if abs(part) >= least]
@@ -214,13 +216,21 @@ def machine_facts(cluster: Cluster, dtype: str) -> MachineFacts:
     )
 
 
-def ranked(projected: Sequence[Projected], model: ModelFacts, graph: Graph) -> tuple[RankedCandidate, ...]:
+def ranked(
+    projected: Sequence[Projected], model: ModelFacts, graph: Graph, margin: float
+) -> tuple[RankedCandidate, ...]:
     """Return the candidates sorted: those that fit by seconds, then the others by bytes.
 
-    Each says why it loses to the first.
+    Those that would fit with `margin` times the bytes come first. Each says why it loses to the first.
     """
     rows = [_candidate(*row, model) for row in projected]
-    rows.sort(key=lambda row: (not row.fits, row.seconds_per_step if row.fits else row.needed_bytes))
+    rows.sort(
+        key=lambda row: (
+            row.needed_bytes * margin > row.capacity_bytes,
+            not row.fits,
+            row.seconds_per_step if row.fits else row.needed_bytes,
+        )
+    )
     transformer = transformer_of(graph)
     heads = None if transformer is None else transformer.heads
     return tuple(_with_why(row, rows, heads) for row in rows)

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from simulator.projection.stack import Stack
 from tensor_partitioner.decision.answer import assumed, band_of, rate, spare
-from tensor_partitioner.decision.record import COVERAGE, Decision
+from tensor_partitioner.decision.record import Decision
 from tensor_partitioner.decision.why import left_open, not_their_best
 from tensor_partitioner.display import percent, quantity, seconds
 from tensor_partitioner.page.runs import Figure
@@ -26,7 +26,7 @@ MOST_ROWS = 800
 
 def shown(decision: Decision) -> Decision:
     """Return the decision with only the candidates that a page shows. Only the best keeps its stages."""
-    kept = {*map(id, (*decision.candidates[:MOST_ROWS], *decision.of_families(), decision.safer))}
+    kept = {*map(id, (*decision.candidates[:MOST_ROWS], *decision.of_families(), decision.faster))}
     others = (replace(row, stages=()) for row in decision.candidates[1:] if id(row) in kept)
     return replace(decision, candidates=(decision.best, *others))
 
@@ -46,11 +46,12 @@ def cards_of(decision: Decision) -> tuple[tuple[str, str, str], ...]:
 
 
 def _beside(decision: Decision) -> Iterator[tuple[str, str, str]]:
-    """Yield how a safer candidate, and DDP and FSDP, which most people would try first, compare with the best."""
-    best, safer = decision.best, decision.safer
-    if best.fits and safer is not None:
-        most = f"as long a step, with memory enough for {COVERAGE:.0%} of published runs: {safer.name}"
-        yield "Safer", _times(safer.seconds_per_step / best.seconds_per_step), most
+    """Yield how a faster candidate, and DDP and FSDP, which most people would try first, compare with the best."""
+    best, faster = decision.best, decision.faster
+    if best.fits and faster is not None:
+        left = f"{quantity(faster.margin_bytes, 'B')} of memory to spare may not suffice"
+        times = _times(faster.seconds_per_step / best.seconds_per_step)
+        yield "Faster", times, f"as long a step, but {left}: {faster.name}"
     for family, name in (("data (DDP)", "Data parallelism (DDP)"), ("FSDP (ZeRO-3)", "FSDP (ZeRO-3)")):
         row = next((row for row in decision.of_families() if row.family == family), None)
         if row is None or row is best or not best.fits:

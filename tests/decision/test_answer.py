@@ -81,15 +81,15 @@ def test_the_margin_of_memory_is_that_of_most_published_runs():
     assert memory_margin(()) == 1
 
 
-def test_a_safer_candidate_is_the_fastest_with_memory_to_spare(decision):
-    first, *others = decision.candidates
-    full = replace(first, needed_bytes=90, capacity_bytes=100.0)
-    roomy = [replace(row, needed_bytes=70, capacity_bytes=100.0) for row in others]
-    tight = replace(decision, candidates=(full, full, *roomy), memory_margin=1.2)
-    assert tight.safer is roomy[0]
-    assert any(line.startswith("safer") for line in Answer(tight).lines(80))
-    assert replace(tight, memory_margin=1.1).safer is None  # the best itself
-    assert replace(tight, memory_margin=1.5).safer is None  # none
+def test_a_faster_candidate_fits_with_too_little_memory_to_spare(decision):
+    first, second, third, *_ = decision.candidates
+    tight = [replace(row, fits=True, seconds_per_step=0.8 * first.seconds_per_step) for row in (second, third)]
+    faster = replace(decision, candidates=(first, *tight))
+    assert faster.faster is tight[0]
+    assert any(line.startswith("faster") for line in Answer(faster).lines(80))
+    alone = replace(decision, candidates=(first, replace(second, seconds_per_step=2 * first.seconds_per_step)))
+    assert alone.faster is None
+    assert not any(line.startswith("faster") for line in Answer(alone).lines(80))
 
 
 def test_bands_of_mixtures_are_their_own():

@@ -17,7 +17,7 @@ from simulator.projection.stack import STACKS, stack_named
 from tensor_partitioner.decision import decide
 from tensor_partitioner.decision.deciding import _Deciding
 from tensor_partitioner.decision.record import Anchor
-from tensor_partitioner.decision.searching import MOST_TIMES, leaves
+from tensor_partitioner.decision.searching import leaves
 from tensor_partitioner.projection import project_source
 from tensor_partitioner.replicas import ZooModel
 from topologies import load_topology
@@ -149,16 +149,30 @@ def test_the_search_finds_the_fastest_of_all_that_fit(seed):
 
 @pytest.mark.parametrize("seed", range(5, CASES, 8))
 def test_the_fastest_in_a_share_of_the_memory(seed):
-    """The fastest of all in a share of the memory, if it takes no more than twice as long as the best that fits."""
     model, machine, batch, stack, memory, steps = case_of(seed)
     share = random.Random(seed).uniform(0.6, 0.95)
-    search = searched(model, machine, batch, stack)
-    best_s = best_of(steps, memory)
-    search.search_share(share)
-    priced_s = best_of({way: step for way, (_, step) in search.projected.items()}, share * memory)
+    deciding = deciding_of(model, machine, stack)
+    search = deciding._search(deciding.space(batch), float("inf"), share)
+    search.run(machine.devices)
     fastest_s = best_of(steps, share * memory)
-    if fastest_s is not None and fastest_s < MOST_TIMES * best_s:
-        assert priced_s == pytest.approx(fastest_s, rel=1e-12)
+    assert search.best_s == (float("inf") if fastest_s is None else pytest.approx(fastest_s, rel=1e-12))
+
+
+@pytest.mark.parametrize("seed", range(2, CASES, 8))
+def test_the_best_has_room_and_the_faster_fits(seed, monkeypatch):
+    """The best is the fastest with room for the margin, or without; `faster` is the fastest that fits."""
+    model, machine, batch, stack, memory, steps = case_of(seed)
+    margin = random.Random(seed).uniform(1.05, 1.6)
+    monkeypatch.setattr(_Deciding, "_margin", margin)
+    monkeypatch.setattr(_Deciding, "_searched", lambda *_: [])
+    decision = deciding_of(model, machine, stack).decision(batch)
+    roomy_s, fitting_s = best_of(steps, memory / margin), best_of(steps, memory)
+    assert decision.best.fits == (fitting_s is not None)
+    if fitting_s is not None:
+        assert decision.best.seconds_per_step == pytest.approx(roomy_s or fitting_s, rel=1e-12)
+        faster = decision.faster
+        assert (fitting_s if faster is None else faster.seconds_per_step) == pytest.approx(fitting_s, rel=1e-12)
+    assert decision.search.unfinished == 0
 
 
 @pytest.mark.parametrize("seed", range(0, CASES, 10))
