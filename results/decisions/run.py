@@ -225,7 +225,8 @@ def said(data: Any) -> str:
         f"the median and {cpu[-1]:.3g} s at most. Something fits in {len(fitting)}. A candidate that leaves as much "
         f"memory was predicted faster in {named_faster}. Relative to the best of DDP, FSDP and tensor parallelism by "
         f"hand, where one of them fits ({len(ratios)}), a step takes {min(ratios):.2f} to {max(ratios):.2f} times as "
-        f"long, {sorted(ratios)[len(ratios) // 2]:.2f} in the median. One device is as fast as all in {alone or 'none'}."
+        f"long, {sorted(ratios)[len(ratios) // 2]:.2f} in the median. One device is as fast as all in "
+        f"{alone or 'none'}."
     )
 
 
