@@ -48,8 +48,10 @@ def _question(draw: random.Random) -> Question:
     model = draw.choice(list(MODELS))
     is_text = model != MODULE and model.startswith(("transformer", "llama"))
     degrees = dict.fromkeys(("pp", "dp", "cp", "tp"), 1)
+    layers = int(model.split("-")[1]) if is_text else 1
     for _ in range(draw.randint(1, 3)):
-        degrees[draw.choice(["dp", "dp", "tp", *(["pp", "cp"] if is_text else [])])] *= 2
+        stages = ["pp"] if 2 * degrees["pp"] <= layers else []
+        degrees[draw.choice(["dp", "dp", "tp", *([*stages, "cp"] if is_text else [])])] *= 2
     count = draw.choice((1, 2, 4))
     each = draw.choice((2, 3) if model == MODULE else (1, 2, 3))  # PyTorch traces one sample otherwise
     if degrees["pp"] > 1:

@@ -242,7 +242,7 @@ def test_the_command_writes_what_it_shows(tmp_path, capsys):
         (("gpt2", "--topo", "hgx-h1000"), "did you mean"),
         (("gpt2",), "Missing option '--topo'"),
         (("gpt2", "--topo", "hgx-h100", "--budget", "soon"), "a time above 0, as in 30s"),
-        (("gpt2", "--topo", "hgx-h100", "--stack", "mxnet"), "is not one of"),
+        (("gpt2", "--topo", "hgx-h100", "--stack", "mxnet"), "stack: expected eager, "),
         (("gpt2", "--topo", "hgx-h100", "--batch", "64", "--pin", "tp=3"), "pin 'tp=3': no way to divide gpt2"),
         (
             ("gpt2", "--topo", "hgx-h100", "--batch", "64", "--pin", "wte=S0"),

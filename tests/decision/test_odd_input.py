@@ -175,7 +175,8 @@ def test_a_batch_that_nobody_gave_fills_the_memory(pins):
         "p4d.24xlarge",
     )
     named = {("cp=1",): "dp=8,zero=3", ("tp=8",): "tp=8,sp", ("pp=4",): f"pp=4,dp=2,micro-batch={2 * batch // 8}"}[pins]
-    assert not project_source(source, 2 * batch, Parallel.read(named), cluster(machine), "compile").fits
+    step = project_source(source, 2 * batch, Parallel.read(named), cluster(machine), "compile")
+    assert step.needed_bytes * decision.memory_margin > step.capacity_bytes
 
 
 @pytest.mark.parametrize(
