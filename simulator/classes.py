@@ -214,12 +214,7 @@ def _loads(likeness: Likeness, machine: Machine) -> Iterable[_Load]:
                 for resource, amount in machine.route(source, target).uses:
                     uses[resource] += share * amount
             rounded = tuple((resource, float(f"{amount:.{DIGITS}g}")) for resource, amount in uses.items())
-            told = (
-                number,
-                group.elements,
-                choice.algorithm,
-                *(f"{value:.{DIGITS}g}" for value in speed),
-            )
+            told = (number, group.elements, choice.algorithm, *(f"{value:.{DIGITS}g}" for value in speed))
             yield _Load(operation, group, told, rounded)
 
 

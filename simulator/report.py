@@ -142,12 +142,7 @@ def simulation_of(program: PlanProgram, settings: Settings, *, each_worker: bool
 
 
 def report(
-    plan: Plan,
-    name: str,
-    simulation: Simulation,
-    settings: Mapping[str, Setting],
-    *,
-    tasks: bool = False,
+    plan: Plan, name: str, simulation: Simulation, settings: Mapping[str, Setting], *, tasks: bool = False
 ) -> Report:
     """Return the report of a simulation. Reports are matched by the plan's `name`."""
     machine, batch, seconds, timeline = (

@@ -215,13 +215,13 @@ def cross_entropy(call: KernelCall, operands: list[torch.Tensor], out: torch.Ten
 
 
 def cross_entropy_backward(call: KernelCall, operands: list[torch.Tensor], out: torch.Tensor) -> None:
-    """Compute (softmax - one-hot label) * factor."""
+    """Compute (softmax - one-hot label) * factor; zero in rows with a negative label."""
     (x, *rows), dim = operands, dim_of(call, operands[0].ndim)
     maximum, total, labels = (row.unsqueeze(dim) for row in rows)
     gradient = (x - maximum).exp_().div_(total)
     places, here = _places(call, labels)
     gradient.scatter_add_(dim, places, here.to(gradient.dtype).neg_())
-    torch.mul(gradient, call.number("factor"), out=out)
+    torch.mul(gradient, (labels >= 0) * call.number("factor"), out=out)
 
 
 SOFTMAX = written(

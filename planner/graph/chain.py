@@ -79,9 +79,9 @@ def chain_of(graph: Graph) -> Chain:
     return Chain(1 + max(of_node.values(), default=-1), forward, of_node, of_tensor)
 
 
-def of_samples(graph: Graph) -> frozenset[str]:
-    """Return the tensors that depend on samples."""
-    dependent = {name for name, tensor in graph.tensors.items() if tensor.role == "input"}
+def of_samples(graph: Graph, role: str = "input") -> frozenset[str]:
+    """Return the tensors that depend on samples, or on tensors of another role."""
+    dependent = {name for name, tensor in graph.tensors.items() if tensor.role == role}
     for node in graph.nodes:
         if not dependent.isdisjoint(node.inputs):
             dependent.update(node.outputs)

@@ -2,11 +2,11 @@
 
 Kernel prices depend on neighbouring kernels, and layers are detected by repetition, so graphs are put into this order
 before they are planned or priced. In the forward pass the unit is an operator with its parts, such as a norm with its
-mean. A cluster is a tree of units in which each unit but the root has exactly one reader. A cluster comes after the
-clusters it reads, in the order of its operands; before these come the operands of the one with the longest path, so
-that an encoder precedes the decoder. Within a cluster, units are in the order in which they are read; a unit that may
-be fused with its reader stands next to it. The backward pass follows in reverse order, and the rest by distance from
-the updates.
+mean. A cluster is a tree of units in which each unit but the root has exactly one reader, with the units that depend on
+no weight and that it alone reads, such as a mask of labels. A cluster comes after the clusters it reads, in the order
+of its operands; before these come the operands of the one with the longest path, so that an encoder precedes the
+decoder. Within a cluster, units are in the order in which they are read; a unit that may be fused with its reader
+stands next to it. The backward pass follows in reverse order, and the rest by distance from the updates.
 """
 
 from __future__ import annotations
@@ -119,13 +119,8 @@ class _Ordering:
             number, known = self._numbers.get(node.forward, 0), (*forward.inputs, *forward.outputs)
             self._place |= dict.fromkeys(node.outputs, number)
             is_sum = tdl.catalog[node.op].category not in PRODUCTS and self._read_backward.isdisjoint(node.outputs)
-            return (
-                1,
-                -number,
-                not is_sum,
-                sorted(-known.index(operand) for operand in node.inputs if operand in known),
-                tie,
-            )
+            operands = sorted(-known.index(operand) for operand in node.inputs if operand in known)
+            return 1, -number, not is_sum, operands, tie
         if accumulates(node, self._graph.tensors):
             return 1, -len(self._nodes), True, [], tie
         places = (self._place.get(operand, self._first_use.get(operand, LAST)) for operand in node.inputs)
@@ -159,6 +154,8 @@ class _Forward:
                 self._readers[other].append(unit)
         self._sinks = list(dict.fromkeys(self._unit[sink] for sink in sinks))
         self._post = list(_behind(self._sinks, self._reads))
+        weights = of_samples(graph, "weight")
+        self._weighted = {unit for unit in self._members if not weights.isdisjoint(nodes[unit].outputs)}
 
     def _read_by(self, unit: str) -> list[str]:
         """Return the units that one reads, in the order of its operator's operands, then of its parts'."""
@@ -172,7 +169,10 @@ class _Forward:
         clusters = self._clusters()
         for root in self._in_order(clusters):
             within = set(clusters[root])
-            reads = {unit: [other for other in self._reads[unit] if other in within] for unit in clusters[root]}
+            reads = {
+                unit: sorted((other for other in self._reads[unit] if other in within), key=self._weighted.__contains__)
+                for unit in clusters[root]
+            }
             for unit in _behind([unit for unit in clusters[root] if unit == root or not self._may_wait(unit)], reads):
                 order += [node.name for node in self._members[unit]]
         return {name: number for number, name in enumerate(order)}
@@ -181,8 +181,10 @@ class _Forward:
         """Return the units of every cluster, by its root."""
         roots: dict[str, str] = {}
         for unit in reversed(self._post):
-            alone = len(self._readers[unit]) == 1 and unit not in self._sinks
-            roots[unit] = roots[self._readers[unit][0]] if alone else unit
+            readers = self._readers[unit]
+            readers = readers if unit in self._weighted else list({roots[reader] for reader in readers})
+            alone = len(readers) == 1 and unit not in self._sinks
+            roots[unit] = roots[readers[0]] if alone else unit
         clusters: defaultdict[str, list[str]] = defaultdict(list)
         for unit in self._post:
             clusters[roots[unit]].append(unit)
@@ -223,7 +225,9 @@ class _Forward:
         """Return True if a unit may be fused with its reader: no product or its bias, and no operator with parts."""
         node = self._nodes[unit]
         changing = self._samples.intersection(node.inputs)
+        alone = (self._nodes[other].op for other in self._reads[unit] if len(self._readers[other]) == 1)
         is_bias = len(changing) == 1 < len(node.inputs) and tdl.catalog[node.op].category == "elementwise"
+        is_bias = is_bias and any(tdl.catalog[op].category in PRODUCTS for op in alone)
         return tdl.catalog[node.op].category not in PRODUCTS and not is_bias and len(self._members[unit]) == 1
 
 

@@ -186,11 +186,7 @@ def reached_along_dimension(
 
 
 def fetch(
-    shape: tuple[int, ...],
-    layout: Layout,
-    targets: tuple[Region, ...],
-    ways: Ways,
-    terms: frozenset[int] = frozenset(),
+    shape: tuple[int, ...], layout: Layout, targets: tuple[Region, ...], ways: Ways, terms: frozenset[int] = frozenset()
 ) -> Exchange:
     """Return the exchange by which workers fetch what they need of a stored tensor.
 

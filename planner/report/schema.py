@@ -304,12 +304,7 @@ def _check_length(name: str, values: Sequence[object], workers: int) -> None:
 # Seconds of every task, in the form that predictions and measurements share.
 
 
-KINDS: Mapping[type[Task], TaskKind] = {
-    Compute: "compute",
-    Send: "pack",
-    Receive: "post",
-    Wait: "unpack",
-}
+KINDS: Mapping[type[Task], TaskKind] = {Compute: "compute", Send: "pack", Receive: "post", Wait: "unpack"}
 
 Duration = tuple[float, float]
 """Seconds of a task, and those among them in which it waited for others."""

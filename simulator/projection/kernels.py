@@ -8,7 +8,7 @@ it.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import ceil
@@ -87,29 +87,45 @@ def fused(shares: Sequence[NodeShare], fusion: Fusion, readers: Readers) -> Iter
 
 
 def without_intermediates(shares: Sequence[NodeShare], fusion: Fusion) -> tuple[NodeShare, ...]:
-    """Return the shares without backward reads of tensors that a fused element-wise kernel can compute again.
+    """Return the shares without backward reads of tensors that a fused kernel can compute again, element by element.
 
-    That is the case if the inputs of the kernel are read backward anyway: a gated unit recomputes the activation of its
-    gate.
+    The backward pass then reads what the kernel computes them from, its inputs, sums and what it writes for others,
+    unless these are larger. A gated unit recomputes the activation of its gate, a norm its input in float32.
     """
     forward = [share for share in shares if share.phase == FORWARD]
-    backward = [share for share in shares if share.phase == BACKWARD]
-    readers, read_forward = readers_of(shares), Counter(name for share in forward for name in share.reads)
-    kept = {name for share in backward for name in share.reads}
-    again: set[str] = set()
-    for run in fused(forward, fusion, readers):
-        written = {name for share in run for name in share.writes}
-        read = Counter(name for share in run for name in share.reads)
-        if len(run) > 1 and all(share.category == "elementwise" for share in run) and read.keys() - written <= kept:
-            again |= {name for name in written & read.keys() if read[name] == read_forward[name]}
-    if not again:
-        return tuple(shares)
+    read_forward = Counter(name for share in forward for name in share.reads)
+    kept = {name: size for share in shares if share.phase == BACKWARD for name, size in share.reads.items()}
+    sizes, instead = dict(kept), dict[str, frozenset[str]]()
+    for run in fused(forward, fusion, readers_of(shares)):
+        if len(run) > 1 and all(share.category in ELEMENTS for share in run):
+            sizes |= {name: size for share in run for name, size in (*share.reads.items(), *share.writes.items())}
+            sources = _sources(run, kept, read_forward)
+            added = frozenset[str]().union(*sources.values()) - kept.keys()
+            if sum(map(sizes.__getitem__, added)) <= sum(map(sizes.__getitem__, sources)):
+                instead |= sources
     return tuple(
-        replace(share, reads={name: size for name, size in share.reads.items() if name not in again})
+        replace(share, reads={name: sizes[name] for read in share.reads for name in instead.get(read, (read,))})
         if share.phase == BACKWARD
         else share
         for share in shares
     )
+
+
+ELEMENTS = ("elementwise", "reduction")
+"""Categories of operators that a kernel computes element by element, or sums up within rows."""
+
+
+def _sources(
+    run: Sequence[NodeShare], kept: Collection[str], read_forward: Mapping[str, int]
+) -> Mapping[str, frozenset[str]]:
+    """Return, for each tensor that only a run and the backward pass read, what it can be computed from again."""
+    read = Counter(name for share in run for name in share.reads)
+    sources = {name: frozenset([name]) for name in read}
+    for share in run:
+        for name in share.writes:
+            if share.category == "elementwise" and read[name] == read_forward[name]:
+                sources[name] = frozenset().union(*map(sources.__getitem__, share.reads))
+    return {name: parts for name, parts in sources.items() if name in kept and parts != {name}}
 
 
 def _joins(run: Sequence[NodeShare], share: NodeShare, fusion: Fusion, readers: Readers) -> bool:

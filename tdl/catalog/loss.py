@@ -3,7 +3,8 @@
 A row `name: f` of `LOSSES` defines `name(x, target, *, count)`, a scalar, and its gradients `name_backward(grad, x,
 target, *, count)`, from the derivative of f. The classes lie along dimension `dim` of x; labels have the other
 dimensions of x. In softmax cross entropy, `maximum` is `amax(dims=(dim,))` of the logits x and `total` is `sum_exp`;
-the gradient is the total derivative through both.
+the gradient is the total derivative through both. A negative label is that of no class: its row has neither loss nor
+gradient.
 """
 
 from __future__ import annotations
@@ -176,6 +177,7 @@ def cross_entropy_backward(
 ) -> Lambda:
     def slope(*i: Expr) -> Expr:
         row = rows(i, dim)
-        return (exp(x[i] - maximum[row]) / total[row] - where(labels[row] == i[dim], 1, 0)) * factor
+        slope = (exp(x[i] - maximum[row]) / total[row] - where(labels[row] == i[dim], 1, 0)) * factor
+        return where(labels[row] < 0, 0, slope)
 
     return tensor(slope, names=_names(x.rank, dim))

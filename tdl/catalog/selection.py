@@ -148,13 +148,9 @@ def expert_slots(indices: Operand, *, capacity: int) -> Body:
 
 @op
 def dispatch(x: Operand, indices: Operand, *, capacity: int) -> Body:
-    return lambda b, e, c, h: Sum(
-        lambda s, k: where(indices[b, s, k] == e * capacity + c, x[b, s, k, h], 0),
-    )
+    return lambda b, e, c, h: Sum(lambda s, k: where(indices[b, s, k] == e * capacity + c, x[b, s, k, h], 0))
 
 
 @op
 def collect(x: Operand, indices: Operand, *, capacity: int) -> Body:
-    return lambda b, s, k, h: Sum(
-        lambda e, c: where(indices[b, s, k] == e * capacity + c, x[b, e, c, h], 0),
-    )
+    return lambda b, s, k, h: Sum(lambda e, c: where(indices[b, s, k] == e * capacity + c, x[b, e, c, h], 0))

@@ -10,15 +10,15 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 BUDGETS = {
     "tensor_partitioner": 5133,
-    "tdl": 2672,
+    "tdl": 2669,
     "topologies": 1969,
-    "planner": 19092,
-    "simulator": 3314,
+    "planner": 19078,
+    "simulator": 3316,
     "executor": 7848,
 }
 """Lines that are neither blank, comment, docstring nor import, by package."""
 
-ALL = 40_028
+ALL = 40_013
 """Of all packages together, which only goes down."""
 
 LAYOUT = {tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.COMMENT, tokenize.ENDMARKER}

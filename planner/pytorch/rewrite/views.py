@@ -195,7 +195,8 @@ def view(t: Translation, value: Value, shape: Sequence[int]) -> Value:
     if shape == value.shape:
         return value
     if any(not group and extent != 1 for group, extent in zip(value.dims, value.shape, strict=True)):
-        value = densely(t, value)
+        value = squeezed(t, value)
+        value = densely(t, value.permuted([dim for dim in range(value.rank) if value.shape[dim] != 1]))
     flat = tuple(axis for group in value.dims for axis in group)
     whole = Value(value.tensor, (flat,), (prod(value.shape),))
     lengths = list(t.extent(whole, flat))

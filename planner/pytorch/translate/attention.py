@@ -82,11 +82,29 @@ def _attention(t: Translation, call: TracedCall) -> Value:
     q, k, v = call["query"], call["key"], call["value"]
     factor, is_grouped = call.argument("scale"), call.flag("enable_gqa")
     scale = 1.0 / math.sqrt(q.shape[-1]) if factor is None else float(factor)
-    if not call.number("dropout_p") and _are_heads(q, k, v) and not _learns_mask(t, call):
-        return _stored_nowhere(t, call, (q, k, v), scale)
+    shared = _shared_heads(t, k, v)
+    if not call.number("dropout_p") and _are_heads(q, *shared) and not _learns_mask(t, call):
+        return _stored_nowhere(t, call, (q, *shared), scale)
     if is_grouped:
         k, v = (_repeated_heads(t, heads, q.shape[-3] // heads.shape[-3]) for heads in (k, v))
     return _stored(t, call, (unary(t, "scale", q, factor=scale), k, v))
+
+
+def _shared_heads(t: Translation, k: Value, v: Value) -> tuple[Value, Value]:
+    """Return keys and values [b, g, k, c] without the repetition of each head for several queries, if both repeat."""
+    keys, values = _unrepeated(t, k), _unrepeated(t, v)
+    return (keys, values) if keys.shape[1:2] == values.shape[1:2] else (k, v)
+
+
+def _unrepeated(t: Translation, heads: Value) -> Value:
+    """Return heads [b, h, k, c] before an `expand` that repeats each of them."""
+    group, node = heads.dims[1] if heads.rank == 4 else (), t.maker(heads.tensor)
+    if not group or node is None or node.op != "expand" or node.attrs["dims"] != group[-1:]:
+        return heads
+    gone, (source,) = group[-1], node.inputs
+    dims = (tuple(axis - (axis > gone) for axis in dim if axis != gone) for dim in heads.dims)
+    value = Value(source, tuple(dims), heads.shape)
+    return value.resized(1, heads.shape[1] // t.builder.shape(heads.tensor)[gone])
 
 
 def _are_heads(q: Value, k: Value, v: Value) -> bool:

@@ -288,8 +288,15 @@ def _meshgrid(tensors: Sequence[Tensor], *, indexing: str = "ij") -> list[Tensor
     return torch.broadcast_tensors(*rows)  # type: ignore[no-any-return, no-untyped-call]
 
 
+def _added_product(x: Tensor, left: Tensor, right: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
+    """Add to a product in the product's dtype; PyTorch's decomposition widens half precision to float32."""
+    product = left @ right if alpha == 1 else (left @ right) * alpha
+    return (x if beta == 1 else x * beta) + product if beta else product
+
+
 WRITTEN_OUT: Mapping[str, Callable[..., Any]] = {
     **WRITTEN_PARTS,
+    **dict.fromkeys(("addmm", "addmv", "baddbmm"), _added_product),
     "_safe_softmax": _safe_softmax,
     "clamp": _clamp,
     "clamp_max": lambda x, max: _clamp(x, high=max),

@@ -253,13 +253,14 @@ def one_hot(t: Translation, numbers: str, depth: int) -> Value:
     return t.plain(t.emit("one_hot", numbers, depth=depth))
 
 
-@converter("transformers::grouped_mm_fallback")
+@converter("_grouped_mm", "transformers::grouped_mm_fallback")
 def _grouped_product(t: Translation, call: TracedCall) -> Value:
     """Multiply each row by the matrix of its group: by all matrices, keeping the group's own.
 
     `offs` ends the groups.
     """
-    rows, matrices, ends = call["input"], call["weight"], call["offs"]
+    rows, matrices, ends = call.first("input", "self"), call.first("weight", "mat2"), call["offs"]
+    refuse_if((rows.rank, matrices.rank) != (2, 3), f"{call.op} of other than rows and a matrix per group")
     count, groups = rows.shape[0], matrices.shape[0]
     numbers = densely(t, t.counted(0, count).repeated(1, groups))
     inside = as_dtype(t, binary(t, "lt", numbers, ends), t.dtype(rows))

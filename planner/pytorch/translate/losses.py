@@ -25,9 +25,13 @@ LEAST_DISTANCE = 1e-18
 def softmax(t: Translation, x: Value, dim: int, op: str = "softmax") -> Value:
     """Return softmax along a dimension in parts: two reductions and an element-wise quotient."""
     x, axis = single(t, x, dim)
-    (maximum,) = t.emit_as(f"{op}.maximum", "amax", x.tensor, dims=(axis,))
-    total = t.emit_as(f"{op}.total", "sum_exp", x.tensor, maximum, dim=axis)[0]
-    return t.alike(t.emit(op, x.tensor, maximum, total, dim=axis), x)
+    return t.alike(t.emit(op, x.tensor, *_row_sums(t, x.tensor, axis, op), dim=axis), x)
+
+
+def _row_sums(t: Translation, x: str, axis: int, name: str) -> tuple[str, str]:
+    """Return the maximum and the sum of exponentials along an axis."""
+    (maximum,) = t.emit_as(f"{name}.maximum", "amax", x, dims=(axis,))
+    return maximum, t.emit_as(f"{name}.total", "sum_exp", x, maximum, dim=axis)[0]
 
 
 @converter("softmax", "log_softmax")
@@ -37,23 +41,9 @@ def _softmax(t: Translation, call: TracedCall) -> Value:
     return softmax(t, value, call.dim(value.rank), call.op)
 
 
-@converter("cross_entropy_loss")
-def _cross_entropy(t: Translation, call: TracedCall) -> Value:
-    """Return softmax cross entropy against class indices."""
-    logits, dim, target = _by_class(t, call)
-    is_plain = not call.number("label_smoothing") and call.optional("weight") is None and _counts_all(t, call)
-    if not is_plain or call.integer("reduction") == UNREDUCED:
-        return _of_likelihood(t, call, softmax(t, logits, dim, "log_softmax"), dim, target)
-    _note_classes(t, logits, dim, target)
-    (maximum,) = t.emit_as("loss.maximum", "amax", logits.tensor, dims=(dim,))
-    total = t.emit_as("loss.total", "sum_exp", logits.tensor, maximum, dim=dim)[0]
-    count = prod(target.shape) if call.integer("reduction") == MEAN else 1
-    parts = logits.tensor, maximum, total, target.tensor
-    return Value(t.emit_as("loss", "cross_entropy", *parts, count=count, dim=dim)[0], (), ())
-
-
-@converter("nll_loss", "nll_loss_nd", "nll_loss2d")
-def _nll_loss(t: Translation, call: TracedCall) -> Value:
+@converter("cross_entropy_loss", "nll_loss", "nll_loss_nd", "nll_loss2d")
+def _of_classes(t: Translation, call: TracedCall) -> Value:
+    """Return the loss of class indices: softmax cross entropy of scores, or of log probabilities."""
     return _of_likelihood(t, call, *_by_class(t, call))
 
 
@@ -76,12 +66,6 @@ def _by_class(t: Translation, call: TracedCall) -> tuple[Value, int, Value]:
     return t.plain(logits.tensor), axis, relaid(t, target, [(label_of[score],) for score in sorted(label_of)])
 
 
-def _note_classes(t: Translation, logits: Value, dim: int, target: Value) -> None:
-    """Record scores and labels for accuracy, if classes are the last dimension."""
-    if dim == logits.rank - 1:
-        t.logits, t.labels = logits.tensor, target.tensor
-
-
 def _counts_all(t: Translation, call: TracedCall) -> bool:
     """Return True if no row is ignored: no class is, and the labels are data whose example ignores none."""
     return call.integer("ignore_index") < 0 and t.is_data(call["target"]) and t.counts_from_zero(call["target"])
@@ -90,7 +74,8 @@ def _counts_all(t: Translation, call: TracedCall) -> bool:
 def _of_likelihood(t: Translation, call: TracedCall, logs: Value, dim: int, target: Value) -> Value:
     """Negate the log probabilities at the labels, and add a share of their mean over all classes.
 
-    Classes may have weights, which multiply the logarithms; a mean is then weighted.
+    Classes may have weights, which multiply the logarithms; a mean is then weighted. Without weights and shares, one
+    operator computes cross entropy from the scores.
     """
     classes, last = logs.shape[dim], logs.rank - 1
     numbers, ignored = t.plain(target.tensor), None
@@ -98,11 +83,15 @@ def _of_likelihood(t: Translation, call: TracedCall, logs: Value, dim: int, targ
         ignored = unary(t, "eq_scalar", numbers, value=call.integer("ignore_index"))
         numbers = masked(t, numbers, ignored, -1)
     by_row, is_mean = call.integer("reduction") == UNREDUCED, call.integer("reduction") == MEAN
-    if ignored is None and not by_row:
-        _note_classes(t, logs, dim, numbers)
+    weight, smoothing = call.optional("weight"), float(call.argument("label_smoothing", 0.0))
+    of_scores = call.op == "cross_entropy_loss"
+    is_fused = of_scores and weight is None and not smoothing and not by_row
+    logs = softmax(t, logs, dim, "log_softmax") if of_scores and not is_fused else logs
+    if ignored is None and not by_row and dim == last:
+        t.logits, t.labels = logs.tensor, numbers.tensor  # for accuracy
     divisor = _total_weight(t, call, t.dtype(logs), numbers, ignored) if is_mean else None
     count = prod(target.shape) if is_mean and divisor is None else 1
-    if (weight := call.optional("weight")) is not None:
+    if weight is not None:
         for _ in range(dim, last):
             weight = weight.repeated(weight.rank)
         logs = densely(t, binary(t, "mul", logs, as_dtype(t, weight, t.dtype(logs))))
@@ -110,8 +99,9 @@ def _of_likelihood(t: Translation, call: TracedCall, logs: Value, dim: int, targ
         hot = one_hot(t, numbers.tensor, classes).permuted((*range(dim), last, *range(dim, last)))
         loss = unary(t, "neg", reduce(t, "sum", masked(t, logs, negated(t, hot), 0.0), (dim,)))
     else:
-        loss = Value(t.emit_as("loss", "nll_loss", logs.tensor, numbers.tensor, count=count, dim=dim)[0], (), ())
-    if smoothing := call.number("label_smoothing") if call.op == "cross_entropy_loss" else 0.0:
+        op, sums = ("cross_entropy", _row_sums(t, logs.tensor, dim, "loss")) if is_fused else ("nll_loss", ())
+        loss = Value(t.emit_as("loss", op, logs.tensor, *sums, numbers.tensor, count=count, dim=dim)[0], (), ())
+    if smoothing:
         spread = reduce(t, "sum", logs, (dim,))
         spread = spread if ignored is None else masked(t, spread, ignored, 0.0)
         spread = spread if by_row else reduce(t, "sum", spread, ())

@@ -7,17 +7,6 @@ restriction, as far as the limits allow.
 """
 
 from planner.search.alternatives.by_name import named
-from planner.search.alternatives.parallelism import (
-    data_parallel,
-    hybrid,
-    hybrid_may_cost_less,
-    model_parallel,
-)
+from planner.search.alternatives.parallelism import data_parallel, hybrid, hybrid_may_cost_less, model_parallel
 
-__all__ = [
-    "data_parallel",
-    "hybrid",
-    "hybrid_may_cost_less",
-    "model_parallel",
-    "named",
-]
+__all__ = ["data_parallel", "hybrid", "hybrid_may_cost_less", "model_parallel", "named"]

@@ -35,11 +35,7 @@ CostTerm = tuple[tuple[str, ...], str, Cost, int]
 
 
 def cost_terms(
-    graph: Graph,
-    signatures: Mapping[str, Signature],
-    as_terms: Mapping[str, frozenset[int]],
-    *,
-    partial: bool,
+    graph: Graph, signatures: Mapping[str, Signature], as_terms: Mapping[str, frozenset[int]], *, partial: bool
 ) -> Iterator[CostTerm]:
     """Yield every fetch, shared fetch and store.
 
@@ -196,12 +192,7 @@ class Coarsenings:
         self._marked: tuple[_Key, Marks, CoarseGraph] | None = None
 
     def of(
-        self,
-        ties: Ties,
-        *,
-        partial: bool = False,
-        untied: frozenset[str] = frozenset(),
-        marks: Marks = frozenset(),
+        self, ties: Ties, *, partial: bool = False, untied: frozenset[str] = frozenset(), marks: Marks = frozenset()
     ) -> CoarseGraph:
         """Return the coarse graph.
 
@@ -341,10 +332,7 @@ def _kinds_of_variables_by_number(coarse: CoarseGraph) -> list[object]:
 
 
 def _ties_within_timestep(
-    graph: Graph,
-    signature_of: Mapping[str, Signature],
-    ties: Ties,
-    untied: frozenset[str],
+    graph: Graph, signature_of: Mapping[str, Signature], ties: Ties, untied: frozenset[str]
 ) -> Iterator[list[Name]]:
     """Yield the ties within a timestep: a weight with its updated value, and the tensors of element-wise operators."""
     for old, new in graph.updates.items():
