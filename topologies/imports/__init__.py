@@ -1,4 +1,4 @@
-"""Import machines from other tools: NCCL's topology XML and the output of `nvidia-smi topo -m`.
+"""Import machines from other tools: NCCL's topology XML, `nvidia-smi topo -m` and `rocm-smi --showtopo`.
 
 Other packages add formats through entry points: `extras/hwloc` adds hwloc's XML, `extras/infragraph` InfraGraph's.
 """
@@ -14,8 +14,8 @@ from xml.etree import ElementTree as ET
 
 from topologies.imports.nccl import NCCLReader
 from topologies.imports.parts import Parts
-from topologies.imports.smi import MatrixReader
-from topologies.load import parse_topology
+from topologies.imports.smi import MatrixReader, is_rocm, rocm_matrix
+from topologies.load import parse_topology, staged
 from topologies.machine import Machine
 from topologies.reading import encode_record, read_text
 from topologies.schema import FORMAT, TopologyError, TopologyFile
@@ -70,7 +70,9 @@ def import_machine(path: str | Path, device: str | None = None) -> Imported:
             switches=tuple(parts.switches),
             links=tuple(parts.links),
         )
-        notes = tuple(parts.notes)
+        file, notes = staged(file), tuple(parts.notes)
+        if file.memories:
+            notes += ("GPUs without peer access exchange data through host memory, whose bandwidth is assumed.",)
         written = "".join(f"# {note}\n" for note in (f"Imported from {path.name!r}, {kind}.", *notes))
         written += encode_record(file)
         return Imported(parse_topology(written, "as imported"), written, notes)
@@ -83,11 +85,13 @@ def _read(text: str, parts: Parts) -> str:
         if (other := cast(OtherFormat, entry.load())).recognizes(text):
             other.read(text, parts)
             return other.title
+    if text.startswith("Machine ("):
+        raise TopologyError("expected hwloc's XML, found its text: run lstopo --of xml --io > machine.xml")
     if _MAPPING.match(text):
         raise TopologyError(f"expected XML or the output of nvidia-smi topo -m, found a mapping; {ADVICE}")
     if not text.lstrip().startswith("<"):
-        MatrixReader(text, parts).read()
-        return "what nvidia-smi topo -m prints"
+        MatrixReader(rocm_matrix(text) if is_rocm(text) else text, parts).read()
+        return f"what {'rocm-smi --showtopo' if is_rocm(text) else 'nvidia-smi topo -m'} prints"
     root = parse_xml(text)
     if root.tag != "system":
         raise TopologyError(f"expected <system> (NCCL), found <{root.tag}>; {ADVICE}")
