@@ -225,7 +225,10 @@ def staged(file: TopologyFile) -> TopologyFile:
     speed = HOST_MEMORY_BYTES_PER_S[min(kinds[name].pcie_generation for name in blind)]
     return replace(
         file,
-        memories=tuple(MemoryEntry(name=memory, memory_bytes=HOST_MEMORY_BYTES, memory_bandwidth_bytes_per_s=speed) for memory in hosts.values()),
+        memories=tuple(
+            MemoryEntry(name=memory, memory_bytes=HOST_MEMORY_BYTES, memory_bandwidth_bytes_per_s=speed)
+            for memory in hosts.values()
+        ),
         switches=tuple(replace(entry, staged_in=hosts.get(entry.name)) for entry in file.switches),
         links=tuple(direct.get(link.ends, link) for link in file.links),
     )

@@ -5,23 +5,30 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from executor.data.base import ROWS, DataSet, HeldOut, Random, Shuffled, data_tensors, user_arrays
-from executor.data.bundled import digit_images, source_text
-from planner.errors import DataError
-from planner.graph.ir import Graph
-
-__all__ = (
-    "ARRAYS",
-    "DATA_SETS",
-    "ROWS",
-    "DataError",
-    "DataSet",
-    "HeldOut",
-    "Random",
-    "Shuffled",
-    "data_set",
-    "data_tensors",
+from executor.data.base import (
+    ROWS as ROWS,
 )
+from executor.data.base import (
+    DataSet as DataSet,
+)
+from executor.data.base import (
+    HeldOut as HeldOut,
+)
+from executor.data.base import (
+    Random as Random,
+)
+from executor.data.base import (
+    Shuffled as Shuffled,
+)
+from executor.data.base import (
+    data_tensors as data_tensors,
+)
+from executor.data.base import (
+    user_arrays,
+)
+from executor.data.bundled import digit_images, source_text
+from planner.errors import DataError as DataError
+from planner.graph.ir import Graph
 
 MakeDataSet = Callable[[Graph, int], DataSet]
 """Makes a data set for a graph and a seed. Raises DataError if the graph does not fit."""

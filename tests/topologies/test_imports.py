@@ -121,7 +121,7 @@ def test_cards_in_pairs_on_bridges(imported):
     assert machine.route(0, 2).nodes == ("gpu0", "cpu0", "cpu1", "gpu2")
     assert {link.type for link in machine.links if "cpu0" in link.ends} == {"pcie4x16", "amd-infinity-fabric"}
     assert any("generation 4, 16 lanes" in note for note in topology.notes)
-    with pytest.raises(TopologyError, match="with NVLinks to a switch, .* found a100-pcie-80gb"):
+    with pytest.raises(TopologyError, match=r"with NVLinks to a switch, .* found a100-pcie-80gb"):
         imported(NVLINKS, "a100-pcie-80gb")
 
 
@@ -209,7 +209,11 @@ def test_reported_matrices():
 ROW = "GPU1    NV12     X      NV12    NV12    0-31\n"
 BOMB = '<!DOCTYPE x [<!ENTITY a "ha"><!ENTITY b "&a;&a;&a;">]><system>&b;</system>'
 ERRORS = {
-    "near a type": (NVLINKS, "rtx4090", "--device: expected a type of device, found 'rtx4090': did you mean rtx-4090, "),
+    "near a type": (
+        NVLINKS,
+        "rtx4090",
+        "--device: expected a type of device, found 'rtx4090': did you mean rtx-4090, ",
+    ),
     "lstopo's text": ("Machine (126GB total)\n  Package L#0\n", V100, "expected hwloc's XML, .* lstopo --of xml --io"),
     "rocm-smi cut": (rocm(4, {}).replace("GPU1   40", "GPU1"), "mi100", "GPU1: expected 4 link types and weights"),
     "rocm-smi, no links": (rocm(2, {(0, 1): 15}), "mi100", "with NVLinks or xGMI, .* found mi100"),

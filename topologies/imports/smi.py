@@ -119,7 +119,9 @@ class MatrixReader:
         """
         matrix, word = self.matrix, self.matrix.between[a, b]
         same = matrix.affinity[a] == matrix.affinity[b]
-        if word in CLOSENESS and not (CLOSENESS[word] == SOCKETS and matrix.hides_paths and same and matrix.affinity[a]):
+        if word in CLOSENESS and not (
+            CLOSENESS[word] == SOCKETS and matrix.hides_paths and same and matrix.affinity[a]
+        ):
             return CLOSENESS[word]
         self.parts.note("NVLinks hide the PCIe paths: GPUs of the same processor are attached to it one by one.")
         if word in CLOSENESS:

@@ -7,15 +7,31 @@ the statistics, so the nodes that compute the statistics get no gradient of thei
 
 from planner.graph.rules import attention, compound, elementwise, matrix, reduction, shape
 from planner.graph.rules.base import (
-    Backward,
-    Gradient,
-    Gradients,
-    Rule,
-    apply_rule,
-    flat,
-    level,
-    materialize,
-    zeros,
+    Backward as Backward,
+)
+from planner.graph.rules.base import (
+    Gradient as Gradient,
+)
+from planner.graph.rules.base import (
+    Gradients as Gradients,
+)
+from planner.graph.rules.base import (
+    Rule as Rule,
+)
+from planner.graph.rules.base import (
+    apply_rule as apply_rule,
+)
+from planner.graph.rules.base import (
+    flat as flat,
+)
+from planner.graph.rules.base import (
+    level as level,
+)
+from planner.graph.rules.base import (
+    materialize as materialize,
+)
+from planner.graph.rules.base import (
+    zeros as zeros,
 )
 
 _FAMILIES = (elementwise, matrix, reduction, shape, compound, attention)
@@ -26,17 +42,3 @@ UNBOUNDED = frozenset((
     "pow", "pow_scalar", "reciprocal", "rpow_scalar", "rsqrt", "sinh", "sqrt", "torch_call",
 ))  # fmt: skip
 """Operators without a finite result or slope for some operands of ordinary size, or that are unknown here."""
-
-__all__ = [
-    "RULES",
-    "UNBOUNDED",
-    "Backward",
-    "Gradient",
-    "Gradients",
-    "Rule",
-    "apply_rule",
-    "flat",
-    "level",
-    "materialize",
-    "zeros",
-]

@@ -6,18 +6,16 @@ the choices that can be satisfied at the largest number of steps are considered.
 restriction, as far as the limits allow.
 """
 
-from planner.search.alternatives.by_name import named
+from planner.search.alternatives.by_name import named as named
 from planner.search.alternatives.parallelism import (
-    data_parallel,
-    hybrid,
-    hybrid_may_cost_less,
-    model_parallel,
+    data_parallel as data_parallel,
 )
-
-__all__ = [
-    "data_parallel",
-    "hybrid",
-    "hybrid_may_cost_less",
-    "model_parallel",
-    "named",
-]
+from planner.search.alternatives.parallelism import (
+    hybrid as hybrid,
+)
+from planner.search.alternatives.parallelism import (
+    hybrid_may_cost_less as hybrid_may_cost_less,
+)
+from planner.search.alternatives.parallelism import (
+    model_parallel as model_parallel,
+)
