@@ -58,7 +58,7 @@ BYTES_PER_GBIT = 0.12e9
 """Bytes per second that 1 Gbit/s of an adapter carries, as in the package's link types."""
 
 NETWORK_LATENCY_S = 7.0e-6
-SLOT, BETWEEN_SOCKETS = "pcie4x16", "amd-infinity-fabric"
+BETWEEN_SOCKETS = "amd-infinity-fabric"
 
 
 SOLD = re.compile(r"(.+?)(?:-nodes-([1-9]\d{0,4}))?")
