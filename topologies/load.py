@@ -181,7 +181,7 @@ def usual_node(device: str, count: int) -> TopologyFile:
         links += [("cpu0", "cpu1", BETWEEN_SOCKETS, 1)] if two else []
     box = TopologyFile(
         format="topology/2",
-        name="box",
+        name=f"{count} x {device}",
         description=f"{count} x {device}",
         devices=(DeviceEntry(name=gpus, type=device),),
         switches=tuple(SwitchEntry(name=name) for name in names),

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import click
+from msgspec import structs
 
 from planner.errors import GraphError, PlanError
-from planner.export.setup import Launch
-from planner.export.targets import TARGETS, engine_named
+from planner.export.targets import engine_named, engines
 from planner.failures import JobError
 from planner.files import write_json
 from planner.graph.order import in_structural_order
@@ -58,10 +58,7 @@ STACK_HELP = (
     f"Software stack to predict: {', '.join(STACKS)}, or {OURS} (this project's executor, simulated worker by worker)."
     f"  [default: {STACK}, or that of a launch file]"
 )
-ENGINE_HELP = (
-    f"Consider only strategies that this engine runs, priced by its stack: {OURS}, "
-    f"{', '.join(name for name, target in TARGETS.items() if isinstance(target, Launch))}, or an installed one."
-)
+ENGINE_HELP = f"Consider only strategies that this engine runs, priced by its stack: {OURS}, {', '.join(engines())}."
 VARY_HELP = (
     "Decide for each value, as in batch=64,128, sequence=8k,32k, nodes=8,16, device=h100,h200, nic=200G,400G or "
     "topo=MACHINE,MACHINE. Repeatable: every combination."
@@ -74,6 +71,10 @@ MEASURED_HELP = (
 OF_ONE = {"-o": "output", "--page": "page_path", "--measured": "measured"}
 MOST_DOLLARS = 1e6
 BATCH = "the largest that fits without accumulation, up to 4096 per device"
+SEARCHED = {
+    "micro_batches": "decided by the search, see --pin micro-batch=; 1 for a file.py:function",
+    "recompute": "decided by the search, see --pin recompute=; none for a file.py:function",
+}
 HELP = f"""Find the way to train MODEL on all devices of a machine that is predicted fastest and fits in memory.
 
 Searches data parallelism, ZeRO 1 to 3 (FSDP), tensor, sequence, context, expert and pipeline parallelism, their
@@ -114,7 +115,7 @@ def _with_options_of_plan(command: click.Command) -> click.Command:
 
 @command_errors
 @_with_options_of_plan
-@with_model_options({**DECIDED, "batch": BATCH})
+@with_model_options({**DECIDED, **SEARCHED, "batch": BATCH})
 @click.command("decide", cls=Command, examples=EXAMPLES, context_settings={"show_default": True}, help=HELP)
 @click.argument("source", metavar="MODEL", shell_complete=MODELS)
 @click.option("--topo", required=True, shell_complete=MACHINES, help=TOPO_HELP)
@@ -144,7 +145,7 @@ def main(source: str, **options: Any) -> None:
     if options["vary"]:
         _vary(source, options)
         return
-    decision = _decided(source, options)
+    decision = structs.replace(_decided(source, options), not_priced=options.get("not_priced", ()))
     if options["json_path"] is not None:
         write_json(options["json_path"], decision)
     if options["page_path"] is not None:

@@ -72,6 +72,7 @@ compares a module too if that takes less than ten seconds; --no-verify skips it.
 MOST_SECONDS = 10.0
 """Longest estimated time of a comparison that runs without --verify."""
 
+EVERY = " or ".join(name for name, searcher in SEARCHERS.items() if searcher.chooses_from_all)
 RIVALS = tuple(name for name, searcher in SEARCHERS.items() if searcher.rival_under)
 
 HELP = f"""Find how to split the training step of MODEL over workers, with few bytes moved or in little time.
@@ -81,8 +82,8 @@ With --workers it minimizes bytes; with --topo alone, the time of a step on all 
 {MODEL_HELP} A saved plan.json is shown without searching. A model option applies to the families that have it, and to
 functions with a parameter of that name.
 
-If a search moves little and does not prove its plan optimal, {", ".join(RIVALS)} is tried as well, for up to
-{Tuning().rival_steps} steps, if a single one of them may move fewer bytes. --search NAME runs one searcher alone."""
+If {EVERY} minimizes bytes in up to {Tuning().rival_steps} steps and does not prove its plan optimal,
+{", ".join(RIVALS)} is tried as well where it may move fewer bytes. Other searchers run alone."""
 
 EXAMPLES = (
     "plan gpt2 --workers 8 --batch 64 -o plan.json",

@@ -25,6 +25,7 @@ from planner.plans.plan_json import is_plan
 from planner.search.options import Option
 from planner.search.pins import load_pins
 from tensor_partitioner.commands.console import WRITTEN, Finite, collect_seldom, register_group
+from tensor_partitioner.replicas import MIXED_FLOAT8
 from topologies import available, load_topology
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -105,7 +106,8 @@ def _model_options(defaults: Mapping[str, str]) -> list[click.Option]:
     for name, option in model_options().items():
         dashed, switch = name.replace("_", "-"), option.kind == "bool"
         flag = f"--{dashed}/--no-{dashed}" if switch else f"--{dashed}"
-        kind = click.Choice(option.choices) if option.choices else types.get(option.kind)
+        choices = (*option.choices, MIXED_FLOAT8) if name == "dtype" else option.choices
+        kind = click.Choice(choices) if choices else types.get(option.kind)
         default = f"[default: {defaults[name]}]" if name in defaults else option.default
         help_text = f"{option.meaning}  {default}".rstrip()
         result.append(click.Option([flag], type=None if switch else kind, default=None, help=help_text))

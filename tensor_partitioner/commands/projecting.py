@@ -157,8 +157,9 @@ def show_priced(source: str, options: Mapping[str, Any], stack: str) -> None:
     tables += [memory_table(step)] if options["memory_report"] else []
     stdout().print(*tables, sep="\n")
     advice = hint(step.dtype, cluster(options["topo"]).built.devices[0])
+    unpriced = f"Not priced: {', '.join(options['not_priced'])}." if options.get("not_priced") else ""
     sentence = said(name, parallel, str(options["topo"]), step, stack)
-    stdout().print(*filter(None, (advice, sentence)), sep="\n", soft_wrap=True)
+    stdout().print(*filter(None, (advice, unpriced, sentence)), sep="\n", soft_wrap=True)
     if not step.fits:
         raise JobError(
             f"{name}: out of memory by {display.quantity(-step.margin_bytes, 'B')} on {options['topo']}: a smaller "

@@ -199,6 +199,7 @@ def model_facts(source: Source, inner: Inner, blocks: Sequence[Block], batch: in
         operations=operations,
         dtype=inner.dtype,
         weights=weight_dtype(graph) or "",
+        products=inner.products or "",
         optimizer=str(dict(source.options).get("optimizer") or ("its own" if graph.updates else "none")),
     )
 

@@ -96,4 +96,5 @@ def launched(source: str, options: Mapping[str, Any], *, is_fixed: bool) -> tupl
         click.echo(f"note: {source}: --parallel replaces all of the file's {said['parallel']}", err=True)
     if launch.assumed:
         click.echo(f"note: {source}: assumed {', '.join(launch.assumed)}", err=True)
+    options["not_priced"] = launch.not_priced
     return launch.model, options | {name: value for name, value in said.items() if options.get(name) is None}

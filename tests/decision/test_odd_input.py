@@ -53,12 +53,14 @@ def test_wrong_types_are_named(given, message):
         decide(**({"model": "transformer-2-64", "machine": "hgx-h100", "batch": 8, **SMALL} | given))
 
 
-def test_micro_batches_are_decided(capsys):
+@pytest.mark.parametrize(
+    ("flag", "value", "pin"), [("micro-batches", 2, "micro-batch=4"), ("recompute", "selective", "recompute=full")]
+)
+def test_what_is_decided_is_no_option(capsys, flag, value, pin):
     """An error of one line, of what a model of the zoo would be built with besides."""
-    assert run(decide_command, "transformer-2-64", "--batch", 8, "--micro-batches", 2, "--topo", "hgx-h100") == 2
+    assert run(decide_command, "transformer-2-64", "--batch", 8, f"--{flag}", value, "--topo", "hgx-h100") == 2
     said = capsys.readouterr().err
-    assert "--micro-batches is decided by the search, found 2" in said
-    assert said.count("\n") == 1
+    assert said == f"error: transformer-2-64: --{flag} is decided by the search: use --pin, as in --pin {pin}\n"
 
 
 def test_unlike_devices_are_simulated(tmp_path, capsys):

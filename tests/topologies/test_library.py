@@ -190,6 +190,18 @@ def test_a_path_wins(tmp_path):
     assert load_topology(path).name == "uniform-1"
 
 
+@pytest.mark.parametrize(("name", "near"), [("dgx-h10", "dgx-h100"), ("p5.48xlarg", "p5.48xlarge")])
+def test_hints_know_the_names_of_products(name, near):
+    with pytest.raises(TopologyError, match=f"did you mean {re.escape(near)}, "):
+        load_topology(name)
+
+
+def test_the_number_of_a_version_may_be_left_out():
+    assert load_topology("8 x h100-sxm").devices == load_topology("8 x h100").devices
+    with pytest.raises(TopologyError, match=r"found 'h10'"):
+        load_topology("8 x h10")
+
+
 def test_unknown_name_lists_what_exists():
     expected = r"^p3: expected a topology file, a name .*, or a line such as .*, found none of these$"
     with pytest.raises(TopologyError, match=expected):
