@@ -124,7 +124,7 @@ def main(context: click.Context, /, model: str | None, diff: tuple[Path, Path] |
     elif options["why_not"]:
         record, shown = _what_if(context, model, options)
     else:
-        plan, said = _plan_and_verdict(context, model, options)
+        plan, said = plan_and_verdict(context, model, options)
         machine = load_topology(options["topo"]) if options["topo"] and is_saved_plan(model) else None
         split = planner.summary(plan, machine)
         record, shown = plan_facts.to_data(plan) | {"summary": msgspec.to_builtins(split)}, [plan, split]
@@ -140,7 +140,13 @@ def main(context: click.Context, /, model: str | None, diff: tuple[Path, Path] |
         stdout().print(_comparison(plan.graph, str(model), options), soft_wrap=True)
 
 
-def _plan_and_verdict(context: click.Context, model: str, options: dict[str, Any]) -> tuple[Plan, str]:
+def planned(context: click.Context, /, model: str, **options: Any) -> Plan:
+    """Return the plan of a command line that asks for one."""
+    begin(options, ("output", "json_file"), source_files(model))
+    return plan_and_verdict(context, model, options)[0]
+
+
+def plan_and_verdict(context: click.Context, model: str, options: dict[str, Any]) -> tuple[Plan, str]:
     """Return a plan and a sentence about it. With a machine alone, it is the plan of the fastest candidate."""
     if is_saved_plan(model):
         return _plan(context, model, options), ""

@@ -24,7 +24,7 @@ from planner.plans.plan import Plan
 from planner.plans.plan_json import is_plan
 from planner.search.options import Option
 from planner.search.pins import load_pins
-from tensor_partitioner.commands.console import WRITTEN, Finite, collect_seldom, register_group
+from tensor_partitioner.commands.console import WRITTEN, Finite, register_group
 from tensor_partitioner.replicas import MIXED_FLOAT8
 from topologies import available, load_topology
 
@@ -140,7 +140,6 @@ def begin(options: Mapping[str, Any], written: Iterable[str], read: Iterable[str
 
     Raises InputError if an output is also an input (`read`).
     """
-    collect_seldom()
     check_written([options[name] for name in written], (*read, *options["operator_files"]))
     load_operators(options["operator_files"])
 

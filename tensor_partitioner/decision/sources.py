@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
 from shlex import quote
 
 import planner
-from planner.errors import GraphError, InputError, PlanError
+from planner.errors import GraphError, PlanError
 from planner.export.setup import DEVICES_PER_NODE, Launch, Setup
 from planner.export.targets import engines
 from planner.graph.ir import Graph
@@ -43,28 +42,6 @@ def hint(dtype: str, device: Device) -> str:
         f"Products are in {SINGLE} without TF32, the peak in {half} is {rates[half] / rates[SINGLE]:.2g} times as "
         f"high: --dtype {precision} tries it, {MODULE}."
     )
-
-
-MOST_SAMPLES = 10**12
-"""Largest batch. Its divisors are enumerated."""
-
-
-def require_types(  # noqa: PLR0913, PLR0917 -- the arguments of `decide`
-    model: object, machine: object, batch: object, budget_s: object, pins: Sequence[str], engine: object
-) -> None:
-    """Raise an InputError if an argument of `decide` has the wrong type, or a number is not positive."""
-    if not isinstance(model, str | Graph):
-        raise InputError(f"model: expected a name, a file or a graph, found {model!r}")
-    if not isinstance(machine, str | Path | Machine):
-        raise InputError(f"machine: expected a name, a file or a machine, found {machine!r}")
-    if batch is not None and not (isinstance(batch, int) and 0 < batch <= MOST_SAMPLES):
-        raise InputError(f"batch: expected a whole number from 1 to {MOST_SAMPLES}, found {batch!r}")
-    if not isinstance(budget_s, int | float) or not 0 < budget_s < float("inf"):
-        raise InputError(f"budget: expected seconds above 0, found {budget_s!r}")
-    if not isinstance(engine, str | None):
-        raise InputError(f"engine: expected a name, found {engine!r}")
-    if isinstance(pins, str):
-        raise InputError(f"pins: expected a list, as in ['tp=4'], found {pins!r}")
 
 
 MOST_DEVICES = 1 << 16

@@ -281,6 +281,15 @@ def write(page: Page, path: str | Path) -> None:
     write_file(path, html(page))
 
 
+def write_beside(pages: Mapping[str, Page], path: str | Path) -> None:
+    """Write several pages side by side, by name, under a table of their key figures."""
+    cards = {name: {card: (value, meaning) for card, value, meaning in page.cards} for name, page in pages.items()}
+    rows = dict.fromkeys(card for of_page in cards.values() for card in of_page)
+    frames = {name: html(page) for name, page in pages.items()}
+    style, template = (TEMPLATES / "page.css").read_text(), _environment().get_template("beside.html")
+    write_file(path, template.render(cards=cards, rows=rows, frames=frames, style=style, version=__version__))
+
+
 def html(page: Page) -> str:
     """Return a page as HTML."""
     return (

@@ -9,7 +9,7 @@ import pytest
 import planner
 from planner.layout import owned_by_all
 from tensor_partitioner.decision import decide
-from tensor_partitioner.page import write_page, write_report
+from tensor_partitioner.page import decision_content, write_beside, write_page, write_report
 
 PAGES = ("decision", "pipeline", "plan")
 WIDTHS = (400, 900, 1600)
@@ -410,3 +410,32 @@ def test_a_searched_plan_has_no_grid_of_devices(browser, decision, tmp_path):
     assert browser.complaints() == []
     assert "searched for 4 workers" in text(browser, "#split")
     assert texts(browser, "#grid") == []
+
+
+FRAMES = """
+[...document.querySelectorAll("iframe")].map((f) => [f.contentDocument.documentElement.scrollWidth - f.clientWidth,
+  f.contentDocument.querySelectorAll("svg").length])"""
+
+
+BOTH_READY = """
+[...document.querySelectorAll("iframe")].filter((f) => f.contentDocument?.documentElement?.dataset.ready === "true")
+  .length === 2"""
+
+
+@pytest.mark.parametrize(("width", "theme"), itertools.product([1400, 800, 390], ["light", "dark"]))
+def test_two_decisions_side_by_side(browser, decision, pipelined, tmp_path, width, theme):  # noqa: PLR0917
+    """Key figures stand in one table, without scripts; both pages are drawn in their frames, and nothing overflows."""
+    both = {name: decision_content(of, machine="uniform-4") for name, of in (("a", decision), ("b", pipelined))}
+    write_beside(both, tmp_path / "beside.html")
+    browser.theme(theme)
+    browser.size(width)
+    browser.open(tmp_path / "beside.html", BOTH_READY)
+    assert browser.evaluate("document.documentElement.scrollWidth") <= width
+    rows = texts(browser, "#figures tbody th")
+    assert rows[:2] == ["Train as", "One step"]
+    assert [text(browser, f"#figures tbody td:nth-child({place}) strong") for place in (2, 3)] == [
+        decision.best.family, pipelined.best.family]  # fmt: skip
+    for overflow, pictures in browser.evaluate(FRAMES):
+        assert overflow <= 0
+        assert pictures
+    assert browser.complaints() == []
