@@ -9,16 +9,16 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 BUDGETS = {
-    "tensor_partitioner": 5133,
-    "tdl": 2672,
-    "topologies": 1969,
-    "planner": 19092,
-    "simulator": 3314,
-    "executor": 7848,
+    "tensor_partitioner": 5250,
+    "tdl": 2643,
+    "topologies": 2012,
+    "planner": 18974,
+    "simulator": 3315,
+    "executor": 7832,
 }
 """Lines that are neither blank, comment, docstring nor import, by package."""
 
-ALL = 40_028
+ALL = 40_026
 """Of all packages together, which only goes down."""
 
 LAYOUT = {tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.COMMENT, tokenize.ENDMARKER}

@@ -1,4 +1,4 @@
-"""The notebook of a lesson runs as it stands, and prints what it shows; `python -m tests.project.test_notebook` renews it."""
+"""The notebook of a lesson runs as it stands; `python -m tests.project.test_notebook` renews what it shows."""
 
 import contextlib
 import io
@@ -15,7 +15,7 @@ def run_cells(cells):
         if cell["cell_type"] == "code":
             printed = io.StringIO()
             with contextlib.redirect_stdout(printed):
-                exec(compile("".join(cell["source"]), NOTEBOOK.name, "exec"), names)  # noqa: S102 -- the project's own
+                exec(compile("".join(cell["source"]), NOTEBOOK.name, "exec"), names)
             yield cell, printed.getvalue()
 
 

@@ -225,6 +225,5 @@ SAMPLES = {
     "matrix.txt": MATRIX,
     "nvlinks.txt": NVLINKS,
     "virtual.txt": VIRTUAL,
-    "rocm.txt": rocm(4, {(0, 1): 15, (2, 3): 15}),
     "hwloc.xml": HWLOC,
 }

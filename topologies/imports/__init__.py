@@ -1,6 +1,7 @@
-"""Import machines from other tools: NCCL's topology XML, `nvidia-smi topo -m` and `rocm-smi --showtopo`.
+"""Import machines from other tools: NCCL's topology XML and the output of `nvidia-smi topo -m`.
 
-Other packages add formats through entry points: `extras/hwloc` adds hwloc's XML, `extras/infragraph` InfraGraph's.
+Other packages add formats through entry points: `extras/hwloc` adds hwloc's XML, `extras/infragraph`
+InfraGraph's, `extras/rocm_smi` what `rocm-smi --showtopo` prints.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from xml.etree import ElementTree as ET
 
 from topologies.imports.nccl import NCCLReader
 from topologies.imports.parts import Parts
-from topologies.imports.smi import MatrixReader, is_rocm, rocm_matrix
+from topologies.imports.smi import MatrixReader
 from topologies.load import parse_topology, staged
 from topologies.machine import Machine
 from topologies.reading import encode_record, read_text
@@ -87,11 +88,13 @@ def _read(text: str, parts: Parts) -> str:
             return other.title
     if text.startswith("Machine ("):
         raise TopologyError("expected hwloc's XML, found its text: run lstopo --of xml --io > machine.xml")
+    if "Link Type between two GPUs" in text:
+        raise TopologyError("expected nvidia-smi's matrix, found rocm-smi's: pip install extras/rocm_smi")
     if _MAPPING.match(text):
         raise TopologyError(f"expected XML or the output of nvidia-smi topo -m, found a mapping; {ADVICE}")
     if not text.lstrip().startswith("<"):
-        MatrixReader(rocm_matrix(text) if is_rocm(text) else text, parts).read()
-        return f"what {'rocm-smi --showtopo' if is_rocm(text) else 'nvidia-smi topo -m'} prints"
+        MatrixReader(text, parts).read()
+        return "what nvidia-smi topo -m prints"
     root = parse_xml(text)
     if root.tag != "system":
         raise TopologyError(f"expected <system> (NCCL), found <{root.tag}>; {ADVICE}")
@@ -113,6 +116,3 @@ def parse_xml(text: str) -> ET.Element:
         if depth > DEEPEST:
             raise TopologyError(f"expected XML at most {DEEPEST} elements deep, found more")
     return root
-
-
-__all__ = ["Imported", "import_machine", "parse_xml"]

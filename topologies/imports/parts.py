@@ -14,11 +14,8 @@ MOST = 4096  # parts of one kind
 GENERATIONS = {1: 15, 2: 30, 3: 60, 4: 120, 5: 240, 6: 480}
 """PCIe bandwidth of 80 lanes in 1e9 bytes/s, as in NCCL (src/graph/topo.cc): 12e9 for x16 of generation 3."""
 
-SOCKET_LINKS = {
-    **dict.fromkeys((1, 2), "qpi-broadwell"),
-    **{3: "upi-skylake", 4: "amd-infinity-fabric"},
-    **dict.fromkeys((5, 6), "upi-sapphire-rapids"),
-}
+SOCKET_LINKS = dict.fromkeys((1, 2), "qpi-broadwell") | {3: "upi-skylake", 4: "amd-infinity-fabric"}
+SOCKET_LINKS |= dict.fromkeys((5, 6), "upi-sapphire-rapids")
 """The usual link between processors, by their generation of PCIe."""
 
 _ENDPOINT, _UPLINK = "pcie3x16", "pcie3x16-uplink"  # their latencies hold for all generations

@@ -1,4 +1,4 @@
-"""The matrix that `nvidia-smi topo -m` or `rocm-smi --showtopo` prints, and the tree of switches derived from it."""
+"""The matrix that `nvidia-smi topo -m` prints, and the tree of switches derived from it."""
 
 from __future__ import annotations
 
@@ -19,8 +19,6 @@ AFFINITIES = ("CPU", "NUMA", "GPU")  # first words of the columns after the matr
 _ESCAPE = re.compile(r"\x1b\[[0-9;]*m")
 _NAME = re.compile(r"GPU\d+|NIC\d+|mlx\d+_\w+|\w+_\d+")
 _NVLINKS = re.compile(r"NV(\d+)")
-_ROCM_TABLE = "{} between two GPUs"
-_ROCM_NODE = re.compile(r"GPU\[(\d+)\]\s*: \(Topology\) Numa Node: *(-?\d+)")
 
 
 class _Matrix:
@@ -169,35 +167,3 @@ def _count(word: str) -> int:
     """Return the number of NVLinks that a word stands for, at most 1024; 0 if it is none."""
     match = _NVLINKS.fullmatch(word)
     return int(match[1]) if match and len(match[1]) < 5 and int(match[1]) <= 1024 else 0
-
-
-def is_rocm(text: str) -> bool:
-    """Return whether a text is what `rocm-smi --showtopo` prints."""
-    return _ROCM_TABLE.format("Link Type") in text
-
-
-def rocm_matrix(text: str) -> str:
-    """Return the matrix of `rocm-smi --showtopo` as nvidia-smi writes one; NV1 stands for a direct link of xGMI.
-
-    Its hops are 1 even where another GPU is between; only direct links have the least weight (AMD SMI, 15 per hop).
-    """
-    links, weights, node = _rocm_rows(text, "Link Type"), _rocm_rows(text, "Weight"), dict(_ROCM_NODE.findall(text))
-    lines, direct = [" ".join((*links, "NUMA"))], ("", "")
-    for name, words in links.items():
-        if not len(words) == len(links) == len(weights.get(name, ())):
-            raise TopologyError(f"{name}: expected {len(links)} link types and weights, found {len(words)}")
-        pairs = list(zip(words, weights[name], strict=True))
-        direct = direct if direct[0] else min((pair for pair in pairs if pair[0] == "XGMI"), default=direct)
-        row = [name]
-        for other, pair in zip(links, pairs, strict=True):
-            near = "NODE" if node.get(name[3:]) == node.get(other[3:]) else "SYS"
-            row.append("X" if other == name else "NV1" if pair == direct else near)
-        lines.append(" ".join((*row, node.get(name[3:], ""))))
-    return "\n".join(lines)
-
-
-def _rocm_rows(text: str, title: str) -> dict[str, list[str]]:
-    """Return the rows of a table by GPU; the next title begins with ====."""
-    table = text.partition(_ROCM_TABLE.format(title))[2].lstrip("= \n").partition("====")[0]
-    rows = [line.split() for line in table.splitlines()[1:]]
-    return {words[0]: words[1:] for words in rows if words}
