@@ -18,7 +18,7 @@ from planner.graph.repeats import FEW, few_segments
 from planner.layout import Ways
 from planner.layout.geometry import PRODUCTS
 from planner.layout.ways import STAGES
-from planner.models.zoo import with_few_layers
+from planner.models.zoo import MIXED_FLOAT8, with_few_layers
 from planner.parallel import RECOMPUTE, Parallel
 from planner.planning import planned, request_of
 from planner.plans.plan import Plan
@@ -95,9 +95,6 @@ class _Line:
         sent = added((times(1 - self.at, first.sent), times(self.at, second.sent)))
         return replace(second, nbytes=self._size(first.nbytes, second.nbytes), sent=sent)
 
-
-MIXED_FLOAT8 = "mixed-float8"
-"""The dtype option of `mixed` training with float8 products in layers, as in Transformer Engine."""
 
 SMALL = 1, 2
 """Samples of the two micro-batches from which larger ones are extrapolated."""

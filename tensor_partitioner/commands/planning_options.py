@@ -17,7 +17,7 @@ from planner.files import check_written
 from planner.graph.ir import Graph
 from planner.model_source import model as load_model
 from planner.models import model_options
-from planner.models.zoo import OPTIMIZER, known_names, trained_as
+from planner.models.zoo import MIXED_FLOAT8, OPTIMIZER, known_names, trained_as
 from planner.parallel import RECOMPUTE
 from planner.planning import OPTIONS, plan
 from planner.plans.plan import Plan
@@ -25,7 +25,6 @@ from planner.plans.plan_json import is_plan
 from planner.search.options import Option
 from planner.search.pins import load_pins
 from tensor_partitioner.commands.console import WRITTEN, Finite, register_group
-from tensor_partitioner.replicas import MIXED_FLOAT8
 from topologies import available, load_topology
 
 F = TypeVar("F", bound=Callable[..., Any])

@@ -135,6 +135,7 @@ def test_a_decision_of_the_first_version_is_read(tmp_path):
     assert [again.pop(added) for added in ("band", "memory_risk", "anchor", "engine")] == [None] * 4
     assert again.pop("memory_margin") == 1
     assert again["model"].pop("optimizer") == "none"
+    assert (again.pop("not_priced"), again["model"].pop("products")) == ([], "")
     assert again == saved
     assert all(candidate.items() <= read.items() for candidate, read in candidates)
     write_page(decision, tmp_path / "page.html")

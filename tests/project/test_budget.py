@@ -9,10 +9,10 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 BUDGETS = {
-    "tensor_partitioner": 5250,
+    "tensor_partitioner": 5249,
     "tdl": 2643,
     "topologies": 2012,
-    "planner": 18974,
+    "planner": 18975,
     "simulator": 3315,
     "executor": 7832,
 }
