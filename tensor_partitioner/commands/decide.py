@@ -157,7 +157,7 @@ def _write_page(decision: Decision, source: str, options: Mapping[str, Any]) -> 
     page, machine = import_module("tensor_partitioner.page"), options["topo"]
     few = decision.best.fits and decision.machine.devices <= SHOWN_DEVICES
     plan = _plan_on_page(decision, source, options) if few else None
-    page.write_page(decision, options["page_path"], machine=machine, plan=plan)
+    page.write(page.decision_content(decision, machine=machine, plan=plan), options["page_path"])
 
 
 def _plan_on_page(decision: Decision, source: str, options: Mapping[str, Any]) -> Plan | None:

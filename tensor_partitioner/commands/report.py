@@ -51,7 +51,7 @@ def main(files: tuple[Path, ...], topo: str | None, operator_files: tuple[Path, 
     kinds = [_kind(file) for file in files]
     page = import_module("tensor_partitioner.page")
     if kinds == ["decision"]:
-        page.write_page(load_decision(files[0]), output, machine=topo)
+        page.write(page.decision_content(load_decision(files[0]), machine=topo), output)
     elif kinds in (["decision"] * len(files), ["plan"] * len(files)) and len({*files}) > 1:
         make = {
             "decision": lambda file: page.decision_content(load_decision(file), machine=topo),
@@ -62,7 +62,7 @@ def main(files: tuple[Path, ...], topo: str | None, operator_files: tuple[Path, 
         plan = _only_plan(files, kinds)
         told = (file for file, kind in zip(files, kinds, strict=True) if kind == "report")
         reports = [report for file in told for report in read_reports(file)]
-        page.write_report(load_plan(plan), reports, output, name=plan.name, machine=topo)
+        page.write(page.plan_content(load_plan(plan), reports, name=plan.name, machine=topo), output)
     stdout().print(printable(f"{output}: open it in a browser; it is self-contained."))
 
 

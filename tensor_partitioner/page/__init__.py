@@ -5,6 +5,5 @@ The file includes the charting library and loads nothing from the network. Needs
 
 from tensor_partitioner.page.pages import decision_content as decision_content
 from tensor_partitioner.page.pages import plan_content as plan_content
+from tensor_partitioner.page.pages import write as write
 from tensor_partitioner.page.pages import write_beside as write_beside
-from tensor_partitioner.page.pages import write_page as write_page
-from tensor_partitioner.page.pages import write_report as write_report

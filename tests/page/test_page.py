@@ -9,7 +9,7 @@ import pytest
 import planner
 from planner.layout import owned_by_all
 from tensor_partitioner.decision import decide
-from tensor_partitioner.page import decision_content, write_beside, write_page, write_report
+from tensor_partitioner.page import decision_content, plan_content, write, write_beside
 
 PAGES = ("decision", "pipeline", "plan")
 WIDTHS = (400, 900, 1600)
@@ -283,7 +283,7 @@ def test_candidates_fit_a_wide_screen_and_words_are_whole(browser, pages):
 
 
 def test_a_plan_that_moves_nothing_says_so(browser, tmp_path):
-    write_report(planner.plan(planner.model("mlp-2-16", batch=8), 1), (), tmp_path / "page.html")
+    write(plan_content(planner.plan(planner.model("mlp-2-16", batch=8), 1), ()), tmp_path / "page.html")
     browser.open(tmp_path / "page.html")
     assert text(browser, "#matrix") == "Nothing moves between workers."
 
@@ -375,7 +375,7 @@ def test_run_beside_the_simulation(browser, pages, reports):
 
 def test_where_nothing_fits(browser, decision, tmp_path):
     rows = [msgspec.structs.replace(row, fits=False, margin_bytes=-1.0, why="too large") for row in decision.candidates]
-    write_page(msgspec.structs.replace(decision, candidates=tuple(rows)), tmp_path / "page.html")
+    write(decision_content(msgspec.structs.replace(decision, candidates=tuple(rows))), tmp_path / "page.html")
     browser.open(tmp_path / "page.html")
     assert browser.complaints() == []
     assert "too large" in text(browser, "#table")
@@ -386,7 +386,7 @@ def test_where_nothing_fits(browser, decision, tmp_path):
 @pytest.mark.slow
 def test_a_large_model_on_many_devices_is_a_small_file(browser, tmp_path):
     decision = decide("gpt-3-175b", "hgx-h100-nodes-128", batch=1536, budget_s=10)
-    write_page(decision, tmp_path / "page.html")
+    write(decision_content(decision), tmp_path / "page.html")
     assert (tmp_path / "page.html").stat().st_size < MOST_BYTES
     browser.open(tmp_path / "page.html")
     assert (browser.complaints(), len(browser.requests())) == ([], 1)
@@ -405,7 +405,7 @@ def test_commands_can_be_copied(browser, pages):
 
 def test_a_searched_plan_has_no_grid_of_devices(browser, decision, tmp_path):
     searched = next(row for row in decision.candidates if row.parallel is None)
-    write_page(msgspec.structs.replace(decision, candidates=(searched,)), tmp_path / "page.html")
+    write(decision_content(msgspec.structs.replace(decision, candidates=(searched,))), tmp_path / "page.html")
     browser.open(tmp_path / "page.html")
     assert browser.complaints() == []
     assert "searched for 4 workers" in text(browser, "#split")
