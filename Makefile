@@ -45,7 +45,7 @@ $(STAMP): pyproject.toml requirements.lock
 	@$(PYTHON) -c 'import sys; sys.exit("python3 >= 3.11 is needed, found " + sys.version.split()[0] if sys.version_info < (3, 11) else 0)'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(if $(LOCKED),$(BIN)/python -m pip install --quiet --require-hashes --requirement requirements.lock)
-	$(BIN)/python -m pip install --quiet --editable '.[$(EXTRAS)]' --editable extras/infragraph --editable extras/hwloc --editable extras/chakra --editable extras/rare_operators --editable extras/verification
+	$(BIN)/python -m pip install --quiet --editable '.[$(EXTRAS)]' --editable extras/infragraph --editable extras/hwloc --editable extras/rocm_smi --editable extras/chakra --editable extras/rare_operators --editable extras/verification
 	touch $(STAMP)
 
 lock:

@@ -7,8 +7,7 @@ from collections.abc import Callable
 from executor.cases import REGISTERED, Generate
 from executor.data import DATA_SETS, MakeDataSet
 from executor.kernels import KERNELS, Kernel
-from executor.transport import CHOICES, MakeTransport, TransportSpec, plain_arena
-from executor.transport import REGISTERED as TRANSPORTS
+from executor.transport import CHOICES, REGISTERED as TRANSPORTS, MakeTransport, TransportSpec, plain_arena
 from planner.extensions import register_in, register_named
 from tdl.errors import TDLError
 

@@ -17,10 +17,8 @@ from executor.process.guard import end_job
 from executor.progress import obstacle as counters_obstacle
 from executor.shared_memory import first_reason, neighbours
 from executor.transport import CHOICES, REGISTERED, Choice, TransportError, TransportSpec, plain_arena
-from executor.transport.ipc import ipc, ipc_arena
-from executor.transport.ipc import obstacle as ipc_obstacle
-from executor.transport.nccl import Nccl
-from executor.transport.nccl import obstacle as nccl_obstacle
+from executor.transport.ipc import ipc, ipc_arena, obstacle as ipc_obstacle
+from executor.transport.nccl import Nccl, obstacle as nccl_obstacle
 from executor.transport.point_to_point import PointToPoint, doze, host_place, wait_for
 from executor.transport.shared import Shared, shared_arena
 from executor.values import ArrayModule

@@ -9,19 +9,26 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from planner.errors import GraphError, PlanError
-    from planner.explanations.difference import PlanDifference, diff
-    from planner.explanations.explanation import explain
-    from planner.explanations.summary import summary
-    from planner.explanations.what_if import Workbench
-    from planner.extensions import load_operators
-    from planner.graph import Graph, GraphBuilder, Optimizer, training_graph
-    from planner.model_source import from_torch, model
-    from planner.planning import plan
-    from planner.plans.plan import Plan
-    from planner.plans.plan_json import load_plan as load
-    from planner.program.lower import lower
-    from planner.search import SEARCHERS
+    from planner.errors import GraphError as GraphError, PlanError as PlanError
+    from planner.explanations.difference import PlanDifference as PlanDifference, diff as diff
+    from planner.explanations.explanation import explain as explain
+    from planner.explanations.summary import summary as summary
+    from planner.explanations.what_if import Workbench as Workbench
+    from planner.extensions import load_operators as load_operators
+    from planner.graph import (
+        Graph as Graph,
+        GraphBuilder as GraphBuilder,
+        Optimizer as Optimizer,
+        training_graph as training_graph,
+    )
+    from planner.model_source import from_torch as from_torch, model as model
+    from planner.planning import plan as plan
+    from planner.plans.plan import Plan as Plan
+    from planner.plans.plan_json import load_plan
+    from planner.program.lower import lower as lower
+    from planner.search import SEARCHERS as SEARCHERS
+
+    load = load_plan
 
 _HOMES = {
     "planner.errors": ("GraphError", "PlanError"),
@@ -38,27 +45,6 @@ _HOMES = {
     "planner.program.lower": ("lower",),
     "planner.search": ("SEARCHERS",),
 }
-__all__ = [
-    "SEARCHERS",
-    "Graph",
-    "GraphBuilder",
-    "GraphError",
-    "Optimizer",
-    "Plan",
-    "PlanDifference",
-    "PlanError",
-    "Workbench",
-    "diff",
-    "explain",
-    "from_torch",
-    "load",
-    "load_operators",
-    "lower",
-    "model",
-    "plan",
-    "summary",
-    "training_graph",
-]
 
 
 def __getattr__(name: str) -> object:
@@ -72,4 +58,4 @@ def __getattr__(name: str) -> object:
 
 def __dir__() -> list[str]:
     """Return the public names."""
-    return list(__all__)
+    return [name for names in _HOMES.values() for name in names]

@@ -1,5 +1,3 @@
 """Simulates a plan's program on a machine: `simulator.simulate(plan, "p2.8xlarge")`."""
 
-from simulator.report import simulate
-
-__all__ = ["simulate"]
+from simulator.report import simulate as simulate

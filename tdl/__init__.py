@@ -1,34 +1,66 @@
 """The tensor description language: describes what an operator reads and writes, and derives how it can be split."""
 
-from tdl import language
-from tdl.analysis import Access, Halo, Output, Strategy
-from tdl.catalog import catalog, register
-from tdl.errors import TDLError
-from tdl.expr import REDUCERS, Expr
-from tdl.index import Affine, Bounds, Digits, Index, Whole
-from tdl.language import *  # noqa: F403  # the words that descriptions are written in
-from tdl.operator import Description, Operator, op
-from tdl.undescribed import ON_ONE, opaque
-
-__all__ = [
-    "ON_ONE",
-    "REDUCERS",
-    "Access",
-    "Affine",
-    "Bounds",
-    "Description",
-    "Digits",
-    "Expr",
-    "Halo",
-    "Index",
-    "Operator",
-    "Output",
-    "Strategy",
-    "TDLError",
-    "Whole",
-    "catalog",
-    "op",
-    "opaque",
-    "register",
-]
-__all__ += language.__all__
+from tdl.analysis import Access as Access, Halo as Halo, Output as Output, Strategy as Strategy
+from tdl.catalog import catalog as catalog, register as register
+from tdl.errors import TDLError as TDLError
+from tdl.expr import REDUCERS as REDUCERS, Expr as Expr
+from tdl.index import Affine as Affine, Bounds as Bounds, Digits as Digits, Index as Index, Whole as Whole
+from tdl.language import (
+    Max as Max,
+    Min as Min,
+    OpaqueFunction as OpaqueFunction,
+    Operand as Operand,
+    Prod as Prod,
+    Sum as Sum,
+    absolute as absolute,
+    acos as acos,
+    acosh as acosh,
+    asin as asin,
+    asinh as asinh,
+    at as at,
+    atan as atan,
+    atan2 as atan2,
+    atanh as atanh,
+    bitwise_and as bitwise_and,
+    bitwise_not as bitwise_not,
+    bitwise_or as bitwise_or,
+    bitwise_xor as bitwise_xor,
+    cbrt as cbrt,
+    ceil as ceil,
+    cos as cos,
+    cosh as cosh,
+    erf as erf,
+    exp as exp,
+    expm1 as expm1,
+    floor as floor,
+    fmod as fmod,
+    hypot as hypot,
+    isinf as isinf,
+    isnan as isnan,
+    lgamma as lgamma,
+    log as log,
+    log1p as log1p,
+    log2 as log2,
+    log10 as log10,
+    logaddexp as logaddexp,
+    logical_xor as logical_xor,
+    maximum as maximum,
+    minimum as minimum,
+    pad as pad,
+    power as power,
+    random_bits as random_bits,
+    round_ as round_,
+    rsqrt as rsqrt,
+    sigmoid as sigmoid,
+    sign as sign,
+    sin as sin,
+    sinh as sinh,
+    sqrt as sqrt,
+    tan as tan,
+    tanh as tanh,
+    tensor as tensor,
+    trunc as trunc,
+    where as where,
+)
+from tdl.operator import Description as Description, Operator as Operator, op as op
+from tdl.undescribed import ON_ONE as ON_ONE, opaque as opaque

@@ -26,13 +26,6 @@ from tdl.expr import (
 )
 from tdl.index import Affine, Digits, Index, Whole
 
-__all__ = [
-    "Max", "Min", "OpaqueFunction", "Operand", "Prod", "Sum", "absolute", "acos", "acosh", "asin", "asinh", "at",
-    "atan", "atan2", "atanh", "bitwise_and", "bitwise_not", "bitwise_or", "bitwise_xor", "cbrt", "ceil", "cos", "cosh",
-    "erf", "exp", "expm1", "floor", "fmod", "hypot", "isinf", "isnan", "lgamma", "log", "log1p", "log2", "log10",
-    "logaddexp", "logical_xor", "maximum", "minimum", "pad", "power", "random_bits", "round_", "rsqrt", "sigmoid",
-    "sign", "sin", "sinh", "sqrt", "tan", "tanh", "tensor", "trunc", "where",
-]  # fmt: skip
 """The names that `tdl` exports from here."""
 
 Body = Callable[..., Any]

@@ -5,7 +5,7 @@
 >>> tp.simulate(plan, "p2.8xlarge").total_bytes == plan.total_bytes
 True
 
-Each name is defined in one of `PACKAGES`. The package is imported when the name is first used.
+Each name is defined in one of the packages of `_HOMES`. The package is imported when the name is first used.
 """
 
 from __future__ import annotations
@@ -60,56 +60,49 @@ def overwritten(error: ImportError) -> str:
 
 if TYPE_CHECKING:
     from planner import (
-        Workbench,
-        diff,
-        explain,
-        from_torch,
-        load,
-        load_operators,
-        lower,
-        model,
-        plan,
-        summary,
-        training_graph,
+        Workbench as Workbench,
+        diff as diff,
+        explain as explain,
+        from_torch as from_torch,
+        load as load,
+        load_operators as load_operators,
+        lower as lower,
+        model as model,
+        summary as summary,
+        training_graph as training_graph,
     )
-    from simulator import simulate
-    from tensor_partitioner.decision import decide
-    from tensor_partitioner.projection import project
-    from topologies import load_topology
+    from tensor_partitioner.projection import project as project
+    from tensor_partitioner.python import (
+        decide as decide,
+        decide_each as decide_each,
+        plan as plan,
+        simulate as simulate,
+    )
+    from topologies import load_topology as load_topology
 
 __version__ = "0.3.0"
 
-PACKAGES = ("planner", "topologies", "simulator", "tensor_partitioner.decision", "tensor_partitioner.projection")
-"""The packages that define the public names, in the order in which they are searched."""
-
-__all__ = [
-    "Workbench",
-    "decide",
-    "diff",
-    "explain",
-    "from_torch",
-    "load",
-    "load_operators",
-    "load_topology",
-    "lower",
-    "model",
-    "plan",
-    "project",
-    "simulate",
-    "summary",
-    "training_graph",
-]
+_HOMES = {
+    "tensor_partitioner.python": ("decide", "decide_each", "plan", "simulate"),
+    "tensor_partitioner.projection": ("project",),
+    "topologies": ("load_topology",),
+    "planner": (
+        *("Workbench", "diff", "explain", "from_torch", "load", "load_operators", "lower", "model"),
+        *("summary", "training_graph"),
+    ),
+}
+"""The public names, by the package that defines them."""
 
 
 def __getattr__(name: str) -> object:
     """Import a public name from its package. Raises PackageError if another package shadows one of the project's."""
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    require_packages()
-    packages = map(import_module, PACKAGES)
-    return next(getattr(package, name) for package in packages if hasattr(package, name))
+    for package, names in _HOMES.items():
+        if name in names:
+            require_packages()
+            return getattr(import_module(package), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
     """Return the public names."""
-    return ["__version__", *__all__]
+    return ["__version__", *(name for names in _HOMES.values() for name in names)]

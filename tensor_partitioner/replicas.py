@@ -18,7 +18,7 @@ from planner.graph.repeats import FEW, few_segments
 from planner.layout import Ways
 from planner.layout.geometry import PRODUCTS
 from planner.layout.ways import STAGES
-from planner.models.zoo import with_few_layers
+from planner.models.zoo import MIXED_FLOAT8, with_few_layers
 from planner.parallel import RECOMPUTE, Parallel
 from planner.planning import planned, request_of
 from planner.plans.plan import Plan
@@ -96,9 +96,6 @@ class _Line:
         return replace(second, nbytes=self._size(first.nbytes, second.nbytes), sent=sent)
 
 
-MIXED_FLOAT8 = "mixed-float8"
-"""The dtype option of `mixed` training with float8 products in layers, as in Transformer Engine."""
-
 SMALL = 1, 2
 """Samples of the two micro-batches from which larger ones are extrapolated."""
 
@@ -159,7 +156,7 @@ class ZooModel:
     def whole(self, batch: int, parallel: Parallel | None = None) -> Graph:
         """Build the graph with all layers."""
         cut = {} if parallel is None else _cut(batch, parallel)
-        return planner.model(self.name, **_buildable(self.options), batch=batch, **cut)
+        return planner.model(self.name, **buildable(self.options), batch=batch, **cut)
 
     def inner(self, within: Parallel, micro_batch: int) -> Inner:
         """Return a replica, built with few layers. Large micro-batches are extrapolated from two small ones."""
@@ -208,7 +205,7 @@ def _coarsenings_of_zoo(model: ZooModel, samples: int) -> Coarsenings:
     return Coarsenings(_zoo_graph(model, samples)[0])
 
 
-def _buildable(options: Iterable[tuple[str, object]]) -> dict[str, object]:
+def buildable(options: Iterable[tuple[str, object]]) -> dict[str, object]:
     """Return the options for building a graph, which cannot express float8 products."""
     named = dict(options)
     return {**named, "dtype": "mixed"} if named.get("dtype") == MIXED_FLOAT8 else named
@@ -220,7 +217,7 @@ def _zoo_graph(model: ZooModel, micro_batch: int) -> tuple[Graph, tuple[int, ...
 
     The graph has two micro-batches, to tell work per micro-batch from work per step.
     """
-    name, options, layers = with_few_layers(model.name, _buildable(model.options), FEW)
+    name, options, layers = with_few_layers(model.name, buildable(model.options), FEW)
     return in_structural_order(planner.model(name, **options, batch=2 * micro_batch, micro_batches=2)), layers
 
 

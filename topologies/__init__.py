@@ -9,12 +9,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from topologies.kernels import Kernel, Product
-    from topologies.load import full_text, load_topology, parse_topology
-    from topologies.machine import Device, Machine, Memory, levels
-    from topologies.measured import Estimates, TransferAmounts
-    from topologies.reading import available
-    from topologies.schema import TopologyError
+    from topologies.kernels import Kernel as Kernel, Product as Product
+    from topologies.load import full_text as full_text, load_topology as load_topology, parse_topology as parse_topology
+    from topologies.machine import Device as Device, Machine as Machine, Memory as Memory, levels as levels
+    from topologies.measured import Estimates as Estimates, TransferAmounts as TransferAmounts
+    from topologies.reading import available as available
+    from topologies.schema import TopologyError as TopologyError
 
 _HOMES = {
     "topologies.schema": ("TopologyError",),
@@ -24,21 +24,6 @@ _HOMES = {
     "topologies.machine": ("Device", "Machine", "Memory", "levels"),
     "topologies.measured": ("Estimates", "TransferAmounts"),
 }
-__all__ = [
-    "Device",
-    "Estimates",
-    "Kernel",
-    "Machine",
-    "Memory",
-    "Product",
-    "TopologyError",
-    "TransferAmounts",
-    "available",
-    "full_text",
-    "levels",
-    "load_topology",
-    "parse_topology",
-]
 
 
 def __getattr__(name: str) -> object:

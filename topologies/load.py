@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import warnings
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -12,11 +13,9 @@ from pathlib import Path
 import msgspec
 from msgspec.structs import replace
 
-from tensor_partitioner.display import nearest
 from topologies.build import build, expand
 from topologies.machine import Machine
 from topologies.reading import (
-    FOLDER,
     MACHINES,
     MachineFile,
     available,
@@ -25,15 +24,16 @@ from topologies.reading import (
     device_type,
     encode_record,
     find_machine,
+    link_type,
     read_record,
+    sold,
 )
 from topologies.schema import (
     DeviceEntry,
     LinkEntry,
     LinkType,
+    MemoryEntry,
     NodeEntry,
-    SoldMachine,
-    SoldMachinesFile,
     SwitchEntry,
     TopologyError,
     TopologyFile,
@@ -58,19 +58,10 @@ BYTES_PER_GBIT = 0.12e9
 """Bytes per second that 1 Gbit/s of an adapter carries, as in the package's link types."""
 
 NETWORK_LATENCY_S = 7.0e-6
-SLOTS = dict.fromkeys(("nvlink4", "nvlink5", "xgmi-mi300x"), "pcie5x16")
-"""The slot of a device in a usual node, by the generation of its NVLinks; all others use PCIe 4."""
-
-SLOT, BETWEEN_SOCKETS = "pcie4x16", "amd-infinity-fabric"
+BETWEEN_SOCKETS = "amd-infinity-fabric"
 
 
 SOLD = re.compile(r"(.+?)(?:-nodes-([1-9]\d{0,4}))?")
-
-
-@cache
-def sold() -> Mapping[str, SoldMachine]:
-    """Return the machines that the package knows by product name."""
-    return {machine.name: machine for machine in read_record(FOLDER / "sold.yaml", SoldMachinesFile).sold}
 
 
 def line_of(name: str) -> str:
@@ -94,7 +85,7 @@ def described(name: str) -> TopologyFile:
     """
     match = LINE.fullmatch(line_of(name))
     assert match is not None
-    device, count = _device(match["type"].lower()), int(match["count"])
+    device, count = device_named(match["type"].lower()), int(match["count"])
     if match["nodes"] is None and match["rate"]:
         raise TopologyError(f"{name}: a network rate needs several nodes, for example 2 x {name}")
     own = _own_node(device, count)
@@ -104,7 +95,7 @@ def described(name: str) -> TopologyFile:
     adapter = LinkType(
         name="adapter", bandwidth_bytes_per_s=rate * BYTES_PER_GBIT, direction="each", latency_s=NETWORK_LATENCY_S
     )
-    several = count > 1 and (own is not None or device_type(device).nvlinks is not None)
+    several = count > 1 and (own is not None or _is_switched(device))
     return TopologyFile(
         format="topology/2",
         name=name,
@@ -129,15 +120,15 @@ def commonness(device: str) -> tuple[bool, bool, float]:
     return "sxm" in device, _own_node(device, USUAL_COUNT) is not None, device_type(device).memory_bytes or 0.0
 
 
-def _device(text: str) -> str:
-    """Return the device type that a name means; if several begin with it, return the most common."""
+def device_named(text: str) -> str:
+    """Return the device type that a name means; if several begin with it, return the most common.
+
+    The number of a version may be left out (`h100-sxm`). Raises `TopologyError` if no type begins with the name.
+    """
     fitting = [name for name in device_names() if name == text] or [
-        name for name in device_names() if name.startswith(f"{text}-")
+        name for name in device_names() if re.match(rf"{re.escape(text)}(-|(?<=-sxm)\d)", name)
     ]
-    if not fitting:
-        hint = nearest(text, device_names())
-        raise TopologyError(f"expected a type of device ({', '.join(device_names())}), found {text!r}{hint}")
-    return max(fitting, key=commonness)
+    return max(fitting, key=commonness) if fitting else device_type(text).name
 
 
 @cache
@@ -159,8 +150,13 @@ def any_family() -> TopologyFile:
 
 
 def _slot(device: str) -> str:
+    return f"pcie{device_type(device).pcie_generation}x16"
+
+
+def _is_switched(device: str) -> bool:
+    """Return whether a node of these devices usually has a switch of NVLinks."""
     links = device_type(device).nvlinks
-    return SLOT if links is None else SLOTS.get(links.direct, SLOT)
+    return links is not None and bool(links.switched)
 
 
 def usual_node(device: str, count: int) -> TopologyFile:
@@ -175,7 +171,7 @@ def usual_node(device: str, count: int) -> TopologyFile:
     uplink = f"{slot}-uplink"
     gpus, nics, slots = (f"{name}{0 if count == 1 else f'*{count}'}" for name in ("gpu", "nic", "plx"))
     names, links = [slots, "cpu0", nics], [(gpus, slots, slot, 1), (slots, "cpu0", uplink, 1), (nics, slots, uplink, 1)]
-    if count > 1 and spec.nvlinks is not None:
+    if count > 1 and spec.nvlinks is not None and spec.nvlinks.switched:
         names.append("nvswitch")
         links.append((gpus, "nvswitch", spec.nvlinks.switched, spec.nvlinks.count))
     elif count > 1:
@@ -183,14 +179,65 @@ def usual_node(device: str, count: int) -> TopologyFile:
         names = ["cpu*2" if two else "cpu0", "nic0"]
         links = [(gpus, names[0], slot, 1), ("nic0", "cpu0", uplink, 1)]
         links += [("cpu0", "cpu1", BETWEEN_SOCKETS, 1)] if two else []
-    return TopologyFile(
+    box = TopologyFile(
         format="topology/2",
-        name="box",
+        name=f"{count} x {device}",
         description=f"{count} x {device}",
         devices=(DeviceEntry(name=gpus, type=device),),
         switches=tuple(SwitchEntry(name=name) for name in names),
         links=tuple(LinkEntry(ends=(end, other), type=kind, count=many) for end, other, kind, many in links),
     )
+    return staged(box)
+
+
+HOST_MEMORY_BYTES_PER_S = {**dict.fromkeys((1, 2, 3), 128.0e9), 4: 204.8e9, **dict.fromkeys((5, 6), 307.2e9)}
+"""Bandwidth of a processor's memory by its generation of PCIe: six channels of DDR4-2666 (Intel, Xeon 6100 data
+sheet), eight of DDR4-3200 (AMD, EPYC 7003 data sheet), eight of DDR5-4800 (Intel, Xeon 8400 data sheet).
+"""
+
+HOST_MEMORY_BYTES = 256.0e9  # assumed, as in pcie-8x-rtx4090
+
+
+def staged(file: TopologyFile) -> TopologyFile:
+    """Return a machine in which transfers of devices without peer access go through their processors' memory.
+
+    Such devices behind PCIe switches are linked to the processor, each with an equal share of the links on the way.
+    """
+    kinds = {entry.name: device_type(entry.type) for entry in file.devices}
+    blind = [name for name, kind in kinds.items() if not kind.peer_access]
+    hosts = {entry.name: entry.name.replace("cpu", "dram") for entry in file.switches if entry.name.startswith("cpu")}
+    if not blind or not hosts:
+        return file
+    types = {kind.name: kind for kind in file.link_types}
+    up = {link.ends[0]: link for link in file.links if link.type is not None and link.type.startswith("pcie")}
+    paths = {name: tuple(_path_up(name, up)) for name in blind}
+    users = Counter(link.ends for path in paths.values() for link in path)
+    direct = {}
+    for name, path in paths.items():
+        if len(path) > 1:
+            steps = [(types.get(link.type or "") or link_type(link.type or ""), users[link.ends]) for link in path]
+            direct[path[0].ends] = LinkEntry(
+                ends=(name, path[-1].ends[1]),
+                bandwidth_bytes_per_s=min(kind.bandwidth_bytes_per_s / count for kind, count in steps),
+                direction="each",
+                latency_s=sum(kind.latency_s for kind, _ in steps),
+            )
+    speed = HOST_MEMORY_BYTES_PER_S[min(kinds[name].pcie_generation for name in blind)]
+    return replace(
+        file,
+        memories=tuple(
+            MemoryEntry(name=memory, memory_bytes=HOST_MEMORY_BYTES, memory_bandwidth_bytes_per_s=speed)
+            for memory in hosts.values()
+        ),
+        switches=tuple(replace(entry, staged_in=hosts.get(entry.name)) for entry in file.switches),
+        links=tuple(direct.get(link.ends, link) for link in file.links),
+    )
+
+
+def _path_up(name: str, up: Mapping[str, LinkEntry]) -> Iterator[LinkEntry]:
+    while name in up:
+        yield up[name]
+        name = up[name].ends[1]
 
 
 # Load machines from files, and warn about implausible figures.

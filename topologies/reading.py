@@ -14,7 +14,15 @@ import msgspec
 import yaml
 
 from tensor_partitioner.display import nearest
-from topologies.schema import CHOICES, DeviceSpec, LinkType, LinkTypesFile, TopologyError
+from topologies.schema import (
+    CHOICES,
+    DeviceSpec,
+    LinkType,
+    LinkTypesFile,
+    SoldMachine,
+    SoldMachinesFile,
+    TopologyError,
+)
 
 T = TypeVar("T")
 
@@ -173,6 +181,12 @@ def available() -> tuple[str, ...]:
     return _names(MACHINES)
 
 
+@cache
+def sold() -> Mapping[str, SoldMachine]:
+    """Return the machines that the package knows by product name."""
+    return {machine.name: machine for machine in read_record(FOLDER / "sold.yaml", SoldMachinesFile).sold}
+
+
 def device_names() -> tuple[str, ...]:
     """Return the names of the package's own device types."""
     return _names(DEVICES)
@@ -195,11 +209,10 @@ def find_machine(name_or_path: str | Path, folder: Path = Path()) -> MachineFile
             return MachineFile(family, family.name, int(numbered[2]))
     if stem.endswith("-K") and stem in available():
         raise TopologyError(f"{name_or_path}: expected a number instead of K, as in {stem[:-1]}16; found none")
-    own_names = ", ".join(available())
-    hint = nearest(str(name_or_path), available())
+    hint = nearest(str(name_or_path), (*sold(), *available()))
     raise TopologyError(
-        f"{name_or_path}: expected a topology file or one of {own_names}, or a line such as '4 x 8 x h100, 400G', "
-        f"found none of these{hint}"
+        f"{name_or_path}: expected a topology file, a name that `topo list` prints, or a line such as "
+        f"'4 x 8 x h100, 400G', found none of these{hint}"
     )
 
 
@@ -207,7 +220,9 @@ def find_machine(name_or_path: str | Path, folder: Path = Path()) -> MachineFile
 def device_type(name: str) -> DeviceSpec:
     """Return a device type of the package; raise `TopologyError` if the name is unknown."""
     if name not in device_names():
-        raise TopologyError(f"expected a type of device ({', '.join(device_names())}), found {name!r}")
+        hint = nearest(name, device_names())
+        listed = "" if hint else f" ({', '.join(device_names())})"
+        raise TopologyError(f"expected a type of device{listed}, found {name!r}{hint}")
     return read_record(DEVICES / f"{name}.yaml", DeviceSpec)
 
 

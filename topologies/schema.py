@@ -159,13 +159,13 @@ class Measured(_Described, frozen=True, kw_only=True):
 
 
 class NVLinks(_Described, frozen=True, kw_only=True):
-    """A device's NVLinks: their number, and the link types to another device and to a switch.
+    """A device's NVLinks: their number, and the link types to another device and to a switch ("": only by bridges).
 
     Used for descriptions that only count NVLinks.
     """
 
     direct: Name
-    switched: Name
+    switched: str = ""
     count: Count
 
 
@@ -191,7 +191,8 @@ class DeviceSpec(_Described, frozen=True, kw_only=True):
     determines cuBLAS's workspace. `message_core_s_per_byte` is the processor time to send or receive one byte.
     `measured` holds measured task times. `copy_engines` is the number of messages sent at once at full speed (None:
     any). A device that `streams_messages` packs, sends, and unpacks or combines piece by piece, all at the same time.
-    With `power`, a step's products slow down if the device would exceed its limit.
+    With `power`, a step's products slow down if the device would exceed its limit. Without `peer_access`, transfers
+    over PCIe go through the memory of a processor.
     """
 
     name: Name
@@ -213,6 +214,8 @@ class DeviceSpec(_Described, frozen=True, kw_only=True):
     cores: Positive = 1.0
     message_core_s_per_byte: NotNegative = 0.0
     forwards_traffic: bool = False
+    pcie_generation: Annotated[int, msgspec.Meta(ge=1, le=6)] = 4
+    peer_access: bool = True
     pci_ids: tuple[str, ...] = ()
     nvlinks: NVLinks | None = None
     measured: Measured | None = None

@@ -5,23 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from executor.data.base import ROWS, DataSet, HeldOut, Random, Shuffled, data_tensors, user_arrays
-from executor.data.bundled import digit_images, source_text
-from planner.errors import DataError
-from planner.graph.ir import Graph
-
-__all__ = (
-    "ARRAYS",
-    "DATA_SETS",
-    "ROWS",
-    "DataError",
-    "DataSet",
-    "HeldOut",
-    "Random",
-    "Shuffled",
-    "data_set",
-    "data_tensors",
+from executor.data.base import (
+    ROWS as ROWS,
+    DataSet as DataSet,
+    HeldOut as HeldOut,
+    Random as Random,
+    Shuffled as Shuffled,
+    data_tensors as data_tensors,
+    user_arrays,
 )
+from executor.data.bundled import digit_images, source_text
+from planner.errors import DataError as DataError
+from planner.graph.ir import Graph
 
 MakeDataSet = Callable[[Graph, int], DataSet]
 """Makes a data set for a graph and a seed. Raises DataError if the graph does not fit."""

@@ -15,10 +15,16 @@ from executor.kernels import (
     shape,
 )
 from executor.kernels.blocks import Blocked
-from executor.kernels.call import Array, Kernel, KernelCall, KernelSet, run
+from executor.kernels.call import (
+    Array as Array,
+    Kernel as Kernel,
+    KernelCall as KernelCall,
+    KernelSet as KernelSet,
+    run as run,
+)
 from executor.kernels.derived import DerivedKernel, KernelTable
 from executor.kernels.gelu import Gelu
-from executor.kernels.matrix import ADDING
+from executor.kernels.matrix import ADDING as ADDING
 
 KERNELS: dict[str, Kernel] = KernelTable(
     {
@@ -44,5 +50,3 @@ NATIVE |= {op for op, kernel in KERNELS.items() if isinstance(kernel, Blocked | 
 
 LIBRARIES = {"arrays": KernelSet("array module", KERNELS, ADDING, NATIVE)}
 """Sets of kernels by name. "arrays" works on NumPy's and CuPy's arrays; `executor.torch` adds PyTorch's."""
-
-__all__ = ["ADDING", "KERNELS", "LIBRARIES", "NATIVE", "Array", "Kernel", "KernelCall", "KernelSet", "run"]

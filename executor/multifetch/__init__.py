@@ -235,8 +235,6 @@ def _widened(box: Strided) -> Strided:
     return Strided(unit, (*box.shape[:-1], row // unit), box.addresses, strides)
 
 
-__all__ = ["SOURCE", "Move", "MultiFetch", "Pair", "address", "copies", "reduction"]
-
 SOURCE = Path(__file__).with_name("multifetch.cu")
 THREADS = 256
 

@@ -14,7 +14,7 @@ import torch
 
 from executor.backend import ON_STREAM
 from executor.kernels import KERNELS, LIBRARIES
-from executor.torch.distributed import Distributed, distribute
+from executor.torch.distributed import Distributed as Distributed, distribute as distribute
 from executor.torch.kernels import KERNEL_SET
 from executor.torch.opaque import OPAQUE_KERNELS
 from executor.torch.state_files import read
@@ -46,5 +46,3 @@ LIBRARIES["torch"] = KERNEL_SET
 ON_STREAM.append(on_stream_of)
 READERS[ANY_OTHER] = read
 describe_failure.register(torch.OutOfMemoryError, out_of_memory)
-
-__all__ = ["Distributed", "distribute"]

@@ -3,6 +3,4 @@
 The entries of a graph are in the plan (`planner.graph.ir`). Each rank reads and writes its own part.
 """
 
-from executor.weights.loading import Weights, WeightsError
-
-__all__ = ("Weights", "WeightsError")
+from executor.weights.loading import Weights as Weights, WeightsError as WeightsError

@@ -7,7 +7,7 @@ from xml.etree import ElementTree as ET
 
 from topologies import reading
 from topologies.imports import parse_xml
-from topologies.imports.parts import Parts
+from topologies.imports.parts import SOCKET_LINKS, Parts
 from topologies.schema import LinkType, TopologyError
 
 LANE = {1: 0.25, 2: 0.5, 3: 128 / 130, 4: 2 * 128 / 130, 5: 4 * 128 / 130}  # 1e9 bytes/s, by generation
@@ -57,8 +57,9 @@ class _Reader:
             self.processors.append(self.parts.add_switch("cpu"))
         self._walk(self.root, None, None)
         if len(self.processors) > 1:
-            self.parts.note("Links between processors are assumed to be upi-skylake.")
-            self.parts.join_sockets(self.processors, "upi-skylake")
+            kind = SOCKET_LINKS[self.parts.generation()]
+            self.parts.note(f"Links between processors are assumed to be {kind}.")
+            self.parts.join_sockets(self.processors, kind)
         for matrix in (*self.root.iter("distances2"), *self.root.iter("distances2hetero")):
             if matrix.get("name") == "NVLinkBandwidth":
                 self._join_nvlinks(matrix)
@@ -109,8 +110,9 @@ class _Reader:
     def _pcie(self, element: ET.Element, *, uplink: bool) -> str:
         speed = _speed(element)
         if speed == 0:
-            self.parts.note("PCIe links without a speed are assumed to be generation 3, 16 lanes.")
-            return self.parts.pcie(3, 16, uplink=uplink)
+            generation = self.parts.generation()
+            self.parts.note(f"PCIe links without a speed are assumed to be generation {generation}, 16 lanes.")
+            return self.parts.pcie(generation, 16, uplink=uplink)
         known = ((generation, width) for width in WIDTHS for generation in LANE)
         generation, width = min(known, key=lambda pair: abs(LANE[pair[0]] * pair[1] / speed - 1))
         return self.parts.pcie(generation, width, uplink=uplink)

@@ -279,7 +279,7 @@ class InfraGraphReader:
         if speed is not None:
             self.parts.link(*ends, self._type(edge, speed, bool(gpus)), times)
         elif self._is_nvlink(edge) and gpus:
-            kinds = self.parts.nvlinks(gpus[0])
+            kinds = self.parts.nvlinks(gpus[0], switched=len(gpus) != 2)
             self.parts.note(f"Links {edge.link.name} share the {kinds.count} NVLinks of a GPU.")
             count = max(1, times * kinds.count // nvlinks[gpus[0]])
             self.parts.link(*ends, kinds.direct if len(gpus) == 2 else kinds.switched, count)

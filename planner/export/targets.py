@@ -87,19 +87,27 @@ def register_target(name: str, title: str, template: Path, **options: Any) -> Ca
     return enter
 
 
+def target_names() -> tuple[str, ...]:
+    """Return the names of all targets: the project's own, then those of installed packages."""
+    added = (entry.name for group in (ENGINES, TRACES) for entry in entry_points(group=group))
+    return tuple(dict.fromkeys((*TARGETS, *added)))
+
+
+def listed_targets() -> str:
+    """Return the names of all targets as text, with what to install for more."""
+    names = target_names()
+    return ", ".join(names) + ("" if "chakra" in names else " (pip install extras/chakra adds chakra)")
+
+
 def target_named(name: str) -> Target | Launch | TraceFormat:
     """Return a target, or a trace format of an installed package; raise PlanError for an unknown name."""
     if name in TARGETS:
         return TARGETS[name]
     for entry in entry_points(group=TRACES, name=name):
         return cast(TraceFormat, entry.load())
-    known = TARGETS | engines()
-    if name in known:
+    if name in (known := engines()):
         return known[name]
-    raise PlanError(
-        f"expected a target among {', '.join(known)}, found {name!r}{nearest(name, known)}; pip install "
-        "extras/chakra adds the target chakra"
-    )
+    raise PlanError(f"expected a target among {listed_targets()}, found {name!r}{nearest(name, target_names())}")
 
 
 def mesh_target(name: str) -> Target:

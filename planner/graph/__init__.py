@@ -1,8 +1,6 @@
 """Training graphs: data (`ir`), validation (`checking`), construction (`build`), gradients, optimizers, JSON."""
 
-from planner.graph.build import GraphBuilder
-from planner.graph.ir import Graph, Init
-from planner.graph.optimizers import Optimizer
-from planner.graph.training import Recipe, training_graph
-
-__all__ = ["Graph", "GraphBuilder", "Init", "Optimizer", "Recipe", "training_graph"]
+from planner.graph.build import GraphBuilder as GraphBuilder
+from planner.graph.ir import Graph as Graph, Init as Init
+from planner.graph.optimizers import Optimizer as Optimizer
+from planner.graph.training import Recipe as Recipe, training_graph as training_graph

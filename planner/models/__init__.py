@@ -1,6 +1,4 @@
 """The zoo: training graphs of the papers' models, by name and options."""
 
-from planner.models.options import Training, option
-from planner.models.zoo import FAMILIES, Family, build, model_options
-
-__all__ = ["FAMILIES", "Family", "Training", "build", "model_options", "option"]
+from planner.models.options import Training as Training, option as option
+from planner.models.zoo import FAMILIES as FAMILIES, Family as Family, build as build, model_options as model_options

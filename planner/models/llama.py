@@ -27,8 +27,7 @@ from planner.models.layers import (
     softmax,
     table,
 )
-from planner.models.options import Published, Training, option
-from planner.models.options import width as read_width
+from planner.models.options import Published, Training, option, width as read_width
 
 
 @dataclass(frozen=True, slots=True)

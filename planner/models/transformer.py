@@ -16,8 +16,7 @@ import numpy as np
 from planner.graph.build import GraphBuilder
 from planner.graph.ir import Graph
 from planner.models.layers import Blocks, classify_tokens, embed, heads_of, layer_norm, table
-from planner.models.options import Published, Tokens, Training, option
-from planner.models.options import width as read_width
+from planner.models.options import Published, Tokens, Training, option, width as read_width
 
 
 @dataclass(frozen=True, slots=True)

@@ -228,6 +228,9 @@ OPTIMIZER = "adamw"
 PRECISIONS = (("bfloat16", "mixed"), ("float16", "mixed-float16"))
 """Preferred precisions, by the dtype that a device needs for them. A device with neither uses float32."""
 
+MIXED_FLOAT8 = "mixed-float8"
+"""The precision of `mixed` training with float8 products in layers, as in Transformer Engine; for predictions."""
+
 HALF_EPS = 1e-4
 """Adam's `eps` in half precision, where smaller values are zero."""
 

@@ -30,8 +30,8 @@ from planner.program.schedule import (
     compute_units,
     in_common_order,
     is_direct,
+    schedule as events_of,
 )
-from planner.program.schedule import schedule as events_of
 from planner.program.tasks import Phase
 
 WAITS = (InSlot.HOP_1_WAIT, InSlot.HOP_2_WAIT, InSlot.FETCH_WAIT, InSlot.ARRIVAL_WAIT)

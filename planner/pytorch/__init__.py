@@ -5,14 +5,24 @@ from the current `Translation` and the `TracedCall` to a `Value`, which `unary`,
 to build.
 """
 
-from planner.pytorch.importing import from_torch
-from planner.pytorch.rewrite.axes import Value
-from planner.pytorch.translate.call import TracedCall, UnsupportedError, converter
-from planner.pytorch.translate.operations import binary, contract, reduce, unary
-from planner.pytorch.translate.translation import Translation
-from planner.pytorch.user_model import UserModel, graph_of, graph_of_model, is_single, module_of
-
-__all__ = [
-    "TracedCall", "Translation", "UnsupportedError", "UserModel", "Value", "binary", "contract", "converter",
-    "from_torch", "graph_of", "graph_of_model", "is_single", "module_of", "reduce", "unary",
-]  # fmt: skip
+from planner.pytorch.importing import from_torch as from_torch
+from planner.pytorch.rewrite.axes import Value as Value
+from planner.pytorch.translate.call import (
+    TracedCall as TracedCall,
+    UnsupportedError as UnsupportedError,
+    converter as converter,
+)
+from planner.pytorch.translate.operations import (
+    binary as binary,
+    contract as contract,
+    reduce as reduce,
+    unary as unary,
+)
+from planner.pytorch.translate.translation import Translation as Translation
+from planner.pytorch.user_model import (
+    UserModel as UserModel,
+    graph_of as graph_of,
+    graph_of_model as graph_of_model,
+    is_single as is_single,
+    module_of as module_of,
+)

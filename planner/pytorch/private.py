@@ -8,11 +8,14 @@ from typing import Any
 
 import torch
 from torch._decomp import decomposition_table  # what operators are made of
-from torch._functorch import vmap  # what calls a function with batched tensors
+from torch._functorch import vmap as vmap  # what calls a function with batched tensors
 from torch._guards import detect_fake_mode
-from torch._ops import OpOverload  # the type of a traced operator
-from torch._subclasses import FakeTensor, FakeTensorMode  # tensors without memory
-from torch._subclasses.complex_tensor import ComplexTensor  # operators on the parts of complex numbers
+from torch._ops import OpOverload as OpOverload  # the type of a traced operator
+from torch._subclasses import (
+    FakeTensor as FakeTensor,  # tensors without memory
+    FakeTensorMode as FakeTensorMode,
+)
+from torch._subclasses.complex_tensor import ComplexTensor as ComplexTensor  # operators on the parts of complex numbers
 from torch._subclasses.fake_tensor import DataDependentOutputException as NoContentError  # what has no memory was read
 from torch.amp.autocast_mode import _enter_autocast, _exit_autocast  # the ends of a region
 from torch.autograd.function import _SingleLevelFunction as FunctionBase  # what calls a torch.autograd.Function
@@ -20,33 +23,13 @@ from torch.fx.experimental.proxy_tensor import PreDispatchTorchFunctionMode
 from torch.fx.experimental.symbolic_shapes import _ignore_fresh_unbacked_symbols_tls_context
 from torch.overrides import _get_current_function_mode_stack
 from torch.utils._python_dispatch import (
-    TorchDispatchMode,  # sees what makes a tensor from nothing
+    TorchDispatchMode as TorchDispatchMode,  # sees what makes a tensor from nothing
     _disable_current_modes,  # within, tensors have content
 )
 from torch.utils.checkpoint import _checkpoint_hook as CheckpointHook  # noqa: N812 -- for functions that run again
 
-__all__ = [
-    "DECOMPOSITIONS",
-    "HOOKS",
-    "HOOKS_OF_STEPS",
-    "LOGGERS",
-    "REGION",
-    "CheckpointHook",
-    "ComplexTensor",
-    "FakeTensor",
-    "FakeTensorMode",
-    "FunctionBase",
-    "NoContentError",
-    "OpOverload",
-    "TorchDispatchMode",
-    "content_of",
-    "exporting_modes",
-    "fake_mode_of",
-    "forget_conversions",
-    "is_composite",
-    "schema_of",
-    "vmap",
-]  # fmt: skip
+__all__ = ["CheckpointHook", "FunctionBase", "NoContentError"]
+"""Private names of PyTorch under names of ours."""
 
 HOOKS = ("_backward_hooks", "_backward_pre_hooks", "_post_accumulate_grad_hooks")
 """Attributes of modules and parameters that hold gradient hooks; no public function lists them."""

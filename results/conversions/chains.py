@@ -14,8 +14,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache
-from itertools import count as counter
-from itertools import product
+from itertools import count as counter, product
 from math import prod
 
 from planner.layout.communication import Exchange

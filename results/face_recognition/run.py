@@ -8,8 +8,7 @@ from typing import Any
 
 from results import bars, svg
 from results.experiment import Pages, publish, table
-from results.steps import GIGABYTE, Row, exposed, graph, only, plan, steps
-from results.steps import MACHINES as PAPERS
+from results.steps import GIGABYTE, MACHINES as PAPERS, Row, exposed, graph, only, plan, steps
 
 HERE = Path(__file__).parent
 CLASSES = (85742, 360232)

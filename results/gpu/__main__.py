@@ -18,8 +18,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from results.experiment import ROOT, now
-from results.gpu.processes import Ended, Process
-from results.gpu.processes import run as run_process
+from results.gpu.processes import Ended, Process, run as run_process
 from results.gpu.settings import SCALES, UNUSABLE, Run
 from results.gpu.wheels import environment
 

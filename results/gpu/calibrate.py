@@ -8,8 +8,7 @@ from typing import Any
 
 from planner.plans.plan_json import load_plan
 from results.gpu.predictions import predicted
-from results.gpu.processes import Process
-from results.gpu.processes import run as run_process
+from results.gpu.processes import Process, run as run_process
 from results.gpu.settings import LIBRARIES, Run, this_run
 from topologies import load_topology
 

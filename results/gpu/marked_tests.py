@@ -7,8 +7,7 @@ from collections import Counter
 from pathlib import Path
 from xml.etree import ElementTree
 
-from results.gpu.processes import Process
-from results.gpu.processes import run as run_process
+from results.gpu.processes import Process, run as run_process
 from results.gpu.settings import this_run
 
 FOLDERS = ("kernels", "multifetch", "executor", "cupy_double")

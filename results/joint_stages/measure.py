@@ -13,8 +13,7 @@ from typing import Any
 from unittest.mock import patch
 
 from planner.models import build
-from planner.search import Limits, SearchOptions, space_of
-from planner.search import joint as of_joint
+from planner.search import Limits, SearchOptions, joint as of_joint, space_of
 from planner.search.costs.tables import Term
 from planner.search.solver import coarse_to_fine, minimise
 from planner.search.solver.coarse_to_fine import SearchState

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from results.experiment import Pages, publish
-from results.operator_coverage import facts
-from results.operator_coverage import pages as tables_of
+from results.operator_coverage import facts, pages as tables_of
 
 HERE = Path(__file__).parent
 

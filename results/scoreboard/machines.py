@@ -14,7 +14,7 @@ from results.scoreboard.gpus import find_device
 from results.scoreboard.row import Row
 from simulator.projection.network import NODES_BUILT, Cluster, cluster, cluster_of
 from topologies.build import with_limit
-from topologies.load import BYTES_PER_GBIT, NETWORK_LATENCY_S, SLOT, any_family, parse_topology, usual_node
+from topologies.load import BYTES_PER_GBIT, NETWORK_LATENCY_S, any_family, parse_topology, usual_node
 from topologies.reading import MACHINES, available, encode_record, link_types, read_record
 from topologies.schema import (
     LinkEntry,
@@ -28,6 +28,7 @@ from topologies.schema import (
 USUAL_NODE = 8
 """Devices of a node that nobody describes."""
 
+USUAL_SLOT = "pcie4"
 USUAL_NETWORK = {"pcie3": "ib-edr", "pcie4": "ib-hdr", "pcie5": "ib-ndr"}
 """The adapter that a slot is made for, where nobody says which there is."""
 
@@ -152,7 +153,7 @@ def _adapters(node: str) -> int:
 def _slot_of_adapters(node: str) -> str:
     machine = _loaded(node).built
     slots = (link.type[:5] for link in machine.links if any(end.startswith("nic") for end in link.ends))
-    return next((slot for slot in slots if slot in USUAL_NETWORK), SLOT[:5])
+    return next((slot for slot in slots if slot in USUAL_NETWORK), USUAL_SLOT)
 
 
 def _link_of(node: str, per_node: int, network: str | None) -> str:

@@ -62,10 +62,10 @@ def cluster(machine: str | Path | Machine) -> Cluster:
     name = str(machine)
     match = _LINE.fullmatch(name) if is_described(name) else _FAMILY.fullmatch(name)
     if match is None or (nodes := int(match[2])) <= NODES_BUILT or Path(name).is_file():
-        return cluster_of(load_topology(machine))
+        return replace(cluster_of(load_topology(machine)), name=name)
     built = load_topology(f"{match[1]}{NODES_BUILT}{match[3]}")
     if not node_of(built.devices[0].name):
-        return cluster_of(load_topology(machine))
+        return replace(cluster_of(load_topology(machine)), name=name)
     per_node = len(built.devices) // NODES_BUILT
     return Cluster(name, built, nodes * per_node, per_node)
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from tdl.expr import Expr
-from tdl.language import Body, Max, Min, Operand, Sum, pad, where
-from tdl.language import at as place
+from tdl.language import Body, Max, Min, Operand, Sum, at as place, pad, where
 from tdl.operator import op
 
 Pair = tuple[int, int]

@@ -13,8 +13,7 @@ from tdl import language as fn
 from tdl.derivative import gradients
 from tdl.errors import TDLError
 from tdl.expr import RANDOM_BITS, Expr
-from tdl.language import Body, Lambda, Operand, cos, log, power, random_bits, sqrt, tensor, trunc
-from tdl.language import where as select
+from tdl.language import Body, Lambda, Operand, cos, log, power, random_bits, sqrt, tensor, trunc, where as select
 from tdl.operator import Operator, op
 
 Dims = tuple[int, ...] | None

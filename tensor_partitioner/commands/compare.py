@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import click
+from rich.console import RenderableType
 
 from planner.failures import JOB_FAILED
+from planner.files import format_of, read_input
 from planner.report.compare import (
     bytes_table,
     compare,
@@ -21,11 +24,16 @@ from planner.report.profiles import beside_profile, read_profile
 from planner.report.profiles.profile import mean_of
 from planner.report.schema import read_reports
 from tensor_partitioner.commands.console import Command, command_errors, stdout
+from tensor_partitioner.decision.answer import assumed, title
+from tensor_partitioner.decision.record import load_decision
+from tensor_partitioner.decision.varied import Varied, varied_table
+from tensor_partitioner.decision.why import difference
 from tensor_partitioner.display import printable
 
 EXAMPLES = (
     "compare simulated.json executed.json",
     "compare a.json b.json --pairs",
+    "compare decision-a.json decision-b.json",
     "compare predicted.json --profile trace.json.gz",
 )
 
@@ -55,7 +63,7 @@ def main(  # noqa: PLR0913, PLR0917 -- click passes options by name
     profiles: tuple[Path, ...],
     steps: int | None,
 ) -> None:
-    """Compare reports of `simulate --json` and `execute --json`: a row for each, the best marked.
+    """Compare reports of `simulate --json` and `execute --json`, or decisions of `decide --json`: a row for each.
 
     Exit status 1 if the bytes between any pair of workers differ between reports, or if an arena does not have the
     predicted size.
@@ -65,6 +73,12 @@ def main(  # noqa: PLR0913, PLR0917 -- click passes options by name
             raise click.UsageError(f"--profile: expected one prediction beside it, found {len(files)} files")
         profile = mean_of([read_profile(path, steps) for path in profiles])
         stdout().print(*beside_profile(files[0], profile), sep="\n", soft_wrap=True)
+        return
+    are_decisions = [format_of(read_input(file)).startswith("decision/") for file in files]
+    if any(are_decisions):
+        if len(files) < 2 or not all(are_decisions):
+            raise click.UsageError("expected at least two decisions, or only reports")
+        stdout().print(*_decisions(files), sep="\n", soft_wrap=True)
         return
     reports = [report for file in files for report in read_reports(file)]
     if not reports:
@@ -87,3 +101,15 @@ def main(  # noqa: PLR0913, PLR0917 -- click passes options by name
         comparison.unequal_pairs or comparison.unequal_arenas or comparison.misallocated for comparison in comparisons
     ):
         context.exit(JOB_FAILED)
+
+
+def _decisions(files: Sequence[Path]) -> Iterator[RenderableType]:
+    """Yield a table of decisions, then how each differs from the first: its seconds by cause, and its assumptions."""
+    first, *others = decisions = [load_decision(file) for file in files]
+    cells = [Varied(values={"decision": str(file)}, decision=told) for file, told in zip(files, decisions, strict=True)]
+    yield varied_table("decisions", cells)
+    for file, other in zip(files[1:], others, strict=True):
+        yield printable(f"{file} instead of {files[0]}: {difference(other.best, first.best)}")
+        for says in (title, assumed):
+            if says(other) != says(first):
+                yield printable(f"  {says(other)}; instead of {says(first)}")

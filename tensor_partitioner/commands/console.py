@@ -179,6 +179,7 @@ class Main:
     def __call__(self, args: Sequence[str] | None = None, obj: Any = None) -> NoReturn:
         """Run the command with `args` (default: `sys.argv`) and the context object `obj`, then exit."""
         complete(self.command)
+        collect_seldom()
         status: object = 0
         shown = STATUS.set(StatusLine())
         try:

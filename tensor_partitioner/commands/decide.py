@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import click
+from msgspec import structs
 
 from planner.errors import GraphError, PlanError
-from planner.export.setup import Launch
-from planner.export.targets import TARGETS, engine_named
+from planner.export.targets import engine_named, engines
 from planner.failures import JobError
 from planner.files import write_json
 from planner.graph.order import in_structural_order
@@ -42,14 +42,12 @@ from tensor_partitioner.decision.answer import Answer
 from tensor_partitioner.decision.deciding import BUDGET_S, decide
 from tensor_partitioner.decision.record import Decision
 from tensor_partitioner.decision.sources import STACK, hint, is_alike, plan_named, source_of
-from tensor_partitioner.decision.varied import decide_each, read_varied, varied_table
+from tensor_partitioner.decision.varied import Varied, decide_each, read_varied, varied_table
 from tensor_partitioner.display.progress import progress
 from tensor_partitioner.launch.read import launched
 from tensor_partitioner.replicas import searched_plan
 
 PIN_HELP = f"Fix a part of --parallel ({', '.join(DEGREES)}, sp), as in tp=4. Repeatable."
-OF_PLAN = ("--forbid", "--why-not", "--explain")
-"""Options of `plan` that `decide` does not have. It refuses them with a message."""
 PINS_HELP = "Read pins from a YAML file: `pins: {tp: 4}`."
 SHOWN_DEVICES = 16
 """Largest number of devices for which the page shows the best plan tensor by tensor."""
@@ -58,10 +56,7 @@ STACK_HELP = (
     f"Software stack to predict: {', '.join(STACKS)}, or {OURS} (this project's executor, simulated worker by worker)."
     f"  [default: {STACK}, or that of a launch file]"
 )
-ENGINE_HELP = (
-    f"Consider only strategies that this engine runs, priced by its stack: {OURS}, "
-    f"{', '.join(name for name, target in TARGETS.items() if isinstance(target, Launch))}, or an installed one."
-)
+ENGINE_HELP = f"Consider only strategies that this engine runs, priced by its stack: {OURS}, {', '.join(engines())}."
 VARY_HELP = (
     "Decide for each value, as in batch=64,128, sequence=8k,32k, nodes=8,16, device=h100,h200, nic=200G,400G or "
     "topo=MACHINE,MACHINE. Repeatable: every combination."
@@ -74,6 +69,10 @@ MEASURED_HELP = (
 OF_ONE = {"-o": "output", "--page": "page_path", "--measured": "measured"}
 MOST_DOLLARS = 1e6
 BATCH = "the largest that fits without accumulation, up to 4096 per device"
+SEARCHED = {
+    "micro_batches": "decided by the search, see --pin micro-batch=; 1 for a file.py:function",
+    "recompute": "decided by the search, see --pin recompute=; none for a file.py:function",
+}
 HELP = f"""Find the way to train MODEL on all devices of a machine that is predicted fastest and fits in memory.
 
 Searches data parallelism, ZeRO 1 to 3 (FSDP), tensor, sequence, context, expert and pipeline parallelism, their
@@ -95,26 +94,8 @@ def _budget(_context: click.Context, _option: click.Parameter, value: str) -> fl
     return float(match[1]) * (60 if match[2] == "min" else 1)
 
 
-def _of_plan(_context: click.Context, option: click.Parameter, value: Any) -> None:
-    if value:
-        raise click.UsageError(
-            f"{option.opts[0]}: decide compares strategies, says why each loses (--all) and takes --pin WORD=VALUE; "
-            f"plan MODEL --workers K has {option.opts[0]}, for the tensors of a plan"
-        )
-
-
-def _with_options_of_plan(command: click.Command) -> click.Command:
-    for flag in OF_PLAN:
-        option = click.Option(
-            [flag], is_flag=False, flag_value="given", hidden=True, callback=_of_plan, expose_value=False
-        )
-        command.params.append(option)
-    return command
-
-
 @command_errors
-@_with_options_of_plan
-@with_model_options({**DECIDED, "batch": BATCH})
+@with_model_options({**DECIDED, **SEARCHED, "batch": BATCH})
 @click.command("decide", cls=Command, examples=EXAMPLES, context_settings={"show_default": True}, help=HELP)
 @click.argument("source", metavar="MODEL", shell_complete=MODELS)
 @click.option("--topo", required=True, shell_complete=MACHINES, help=TOPO_HELP)
@@ -131,31 +112,44 @@ def _with_options_of_plan(command: click.Command) -> click.Command:
 @click.option("-o", "output", type=WRITTEN, help="Write the best plan.")
 @click.option("--json", "json_path", type=WRITTEN, help="Write the decision, with all candidates, as JSON.")
 @click.option("--page", "page_path", type=WRITTEN, help="Write the decision as one HTML file; needs the extra `page`.")
-def main(source: str, **options: Any) -> None:
+@click.pass_context
+def main(context: click.Context, /, source: str, **options: Any) -> None:
     """Run the command. `HELP` describes it."""
-    begin(options, ("output", "json_path", "page_path"), source_files(source))
-    if options["page_path"] is not None and not is_alike(cluster(options["topo"])):
-        raise click.UsageError(f"--page: expected a machine of equal devices, found {options['topo']}")
-    source, options = launched(source, options, is_fixed=False)
-    if options["engine"] is not None:
-        options["stack"] = options["stack"] or engine_named(options["engine"]).stack
-    if options["prices"] and not options["vary"]:
-        raise click.UsageError("--price-per-hour: expected --vary with it, found none")
     if options["vary"]:
-        _vary(source, options)
+        _show_varied(source, str(options["topo"]), varied(context, source, **options))
         return
-    decision = _decided(source, options)
-    if options["json_path"] is not None:
-        write_json(options["json_path"], decision)
-    if options["page_path"] is not None:
-        _write_page(decision, source, options)
+    decision = decided(context, source, **options)
     stdout().print(Answer(decision, options["show_all"]))
     if advice := hint(decision.model.dtype, cluster(options["topo"]).built.devices[0]):
         stdout().print(advice, soft_wrap=True)
     if not decision.best.fits:
         raise JobError(f"{source}: nothing fits in the memory of {decision.machine.name}")
-    if options["output"] is not None:
+
+
+def decided(_context: click.Context, /, source: str, **options: Any) -> Decision:
+    """Decide, and write the files that the options name."""
+    source, options = _begin(source, options)
+    if options["prices"]:
+        raise click.UsageError("--price-per-hour: expected --vary with it, found none")
+    decision = structs.replace(_decided(source, options), not_priced=options.get("not_priced", ()))
+    if options["json_path"] is not None:
+        write_json(options["json_path"], decision)
+    if options["page_path"] is not None:
+        _write_page(decision, source, options)
+    if options["output"] is not None and decision.best.fits:
         saved_for(plan_of(decision, source, options), decision.stack).save(options["output"])
+    return decision
+
+
+def _begin(source: str, options: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    """Check the options, and return the model of a launch file with the options completed by its values."""
+    begin(options, ("output", "json_path", "page_path"), source_files(source) if isinstance(source, str) else ())
+    if options["page_path"] is not None and not is_alike(cluster(options["topo"])):
+        raise click.UsageError(f"--page: expected a machine of equal devices, found {options['topo']}")
+    source, options = launched(source, options, is_fixed=False)
+    if options["engine"] is not None:
+        options["stack"] = options["stack"] or engine_named(options["engine"]).stack
+    return source, options
 
 
 def _write_page(decision: Decision, source: str, options: Mapping[str, Any]) -> None:
@@ -163,7 +157,7 @@ def _write_page(decision: Decision, source: str, options: Mapping[str, Any]) -> 
     page, machine = import_module("tensor_partitioner.page"), options["topo"]
     few = decision.best.fits and decision.machine.devices <= SHOWN_DEVICES
     plan = _plan_on_page(decision, source, options) if few else None
-    page.write_page(decision, options["page_path"], machine=machine, plan=plan)
+    page.write(page.decision_content(decision, machine=machine, plan=plan), options["page_path"])
 
 
 def _plan_on_page(decision: Decision, source: str, options: Mapping[str, Any]) -> Plan | None:
@@ -178,18 +172,24 @@ def _plan_on_page(decision: Decision, source: str, options: Mapping[str, Any]) -
         return None
 
 
-def _vary(source: str, options: Mapping[str, Any]) -> None:
-    """Decide for every combination of values and print a row for each."""
+def varied(_context: click.Context, /, source: str, **options: Any) -> tuple[Varied, ...]:
+    """Decide for every combination of the values to vary."""
+    source, options = _begin(source, options)
     if unmet := [flag for flag, name in OF_ONE.items() if options[name] is not None]:
         raise click.UsageError(f"--vary cannot be combined with {', '.join(unmet)}")
-    varied, prices = read_varied(options["vary"]), dict(map(_priced, options["prices"]))
-    with progress("deciding", math.prod(map(len, varied.values()))) as done:
+    values, prices = read_varied(options["vary"]), dict(map(_priced, options["prices"]))
+    with progress("deciding", math.prod(map(len, values.values()))) as done:
         settings = {"budget_s": options["budget"], **{name: options[name] for name in ("engine", "stack", "pins")}}
-        given = {name: value for name, value in (settings | given_options(options)).items() if name not in varied}
-        cells = decide_each(source, options["topo"], varied, prices, done, **given)
+        given = {name: value for name, value in (settings | given_options(options)).items() if name not in values}
+        cells = decide_each(source, options["topo"], values, prices, done, **given)
     if options["json_path"] is not None:
         write_json(options["json_path"], {"format": "varied/1", "cells": cells})
-    stdout().print(varied_table(f"{source} on {options['topo']}", cells))
+    return cells
+
+
+def _show_varied(source: str, machine: str, cells: Sequence[Varied]) -> None:
+    """Print a row for each combination. Raises JobError if one failed or does not fit."""
+    stdout().print(varied_table(f"{source} on {machine}", cells))
     if bad := sum(cell.decision is None or not cell.decision.best.fits for cell in cells):
         raise JobError(f"{source}: {bad} of {len(cells)} combinations failed or do not fit")
 

@@ -79,6 +79,8 @@ def facts(diagnosis: Diagnosis) -> Iterator[tuple[str, str]]:
     if launch.devices not in {None, machine.devices}:
         yield "note", f"the file is for {launch.devices} devices; predicted for all {machine.devices} of {machine.name}"
     yield "assumed", ", ".join((*launch.assumed, "the batch stays as it is where a setting changes"))
+    if launch.not_priced:
+        yield "unpriced", ", ".join(launch.not_priced)
     for number, change in enumerate(diagnosis.changes):
         yield "" if number else "try", _told(diagnosis, change)
     if not diagnosis.changes:

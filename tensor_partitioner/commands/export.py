@@ -14,11 +14,10 @@ import click
 from planner.errors import PlanError
 from planner.export.exported import export
 from planner.export.setup import DEVICES_PER_NODE, Launch, Setup, parallel_of
-from planner.export.targets import TARGETS, Target, TraceFormat, engines_of, target_named
+from planner.export.targets import Target, TraceFormat, engines_of, listed_targets, target_named, target_names
 from planner.files import format_of, write_file, write_json
 from planner.graph.ir import Graph
-from planner.model_source import model as load_model
-from planner.model_source import source_files
+from planner.model_source import model as load_model, source_files
 from planner.parallel import Parallel
 from planner.plans.plan import Plan
 from planner.plans.plan_json import load_plan
@@ -42,7 +41,7 @@ from tensor_partitioner.decision.sources import typed
 from tensor_partitioner.display import exact_bytes, facts
 from topologies import load_topology
 
-TO_HELP = f"Target: {', '.join(TARGETS)}, chakra (extras/chakra), or one that --operators registers."
+TO_HELP = f"Target: {listed_targets()}, or one that --operators registers."
 TOPO_HELP = f"Machine to take the devices per node from.  [default: {DEVICES_PER_NODE} devices per node]"
 WITH_PLAN = ("source", "to", "topo", "output", "json_file", "operator_files")
 DECISIONS = "tensor_partitioner.decision.record"
@@ -61,7 +60,7 @@ EXAMPLES = (
 
 
 def _targets(_context: click.Context, _option: click.Parameter, begin: str) -> list[str]:
-    return [name for name in TARGETS if name.startswith(begin)]
+    return [name for name in target_names() if name.startswith(begin)]
 
 
 @command_errors

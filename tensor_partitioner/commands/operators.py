@@ -60,6 +60,12 @@ def entry(name: str) -> CatalogEntry:
     )
 
 
+PACKAGES = {
+    "tensor_partitioner.cases": "extras/verification: variables and strategies of the catalog's operators",
+    "tensor_partitioner.pytorch": "extras/rare_operators: operators of PyTorch that few modules have",
+}
+"""Packages that add to the list, by the entry point group of what they add."""
+
 EXAMPLES = ("operators list", "operators check softmax --cases 20", "operators check swish --operators own.py")
 
 
@@ -84,6 +90,8 @@ def list_operators(operator_files: tuple[Path, ...], as_json: bool) -> None:
         return
     columns = ("operator", "operands", "variables", "strategies", "element-wise", "kernel", "gradient")
     stdout().print(table(f"{len(entries)} operators", columns, map(_row, entries), text=columns))
+    for adds in (adds for group, adds in PACKAGES.items() if not entry_points(group=group)):
+        stdout().print(f"not installed: pip install {adds}", soft_wrap=True)
 
 
 def _row(operator: CatalogEntry) -> tuple[str, ...]:

@@ -72,6 +72,7 @@ compares a module too if that takes less than ten seconds; --no-verify skips it.
 MOST_SECONDS = 10.0
 """Longest estimated time of a comparison that runs without --verify."""
 
+EVERY = " or ".join(name for name, searcher in SEARCHERS.items() if searcher.chooses_from_all)
 RIVALS = tuple(name for name, searcher in SEARCHERS.items() if searcher.rival_under)
 
 HELP = f"""Find how to split the training step of MODEL over workers, with few bytes moved or in little time.
@@ -81,8 +82,8 @@ With --workers it minimizes bytes; with --topo alone, the time of a step on all 
 {MODEL_HELP} A saved plan.json is shown without searching. A model option applies to the families that have it, and to
 functions with a parameter of that name.
 
-If a search moves little and does not prove its plan optimal, {", ".join(RIVALS)} is tried as well, for up to
-{Tuning().rival_steps} steps, if a single one of them may move fewer bytes. --search NAME runs one searcher alone."""
+If {EVERY} minimizes bytes in up to {Tuning().rival_steps} steps and does not prove its plan optimal,
+{", ".join(RIVALS)} is tried as well where it may move fewer bytes. Other searchers run alone."""
 
 EXAMPLES = (
     "plan gpt2 --workers 8 --batch 64 -o plan.json",
@@ -123,7 +124,7 @@ def main(context: click.Context, /, model: str | None, diff: tuple[Path, Path] |
     elif options["why_not"]:
         record, shown = _what_if(context, model, options)
     else:
-        plan, said = _plan_and_verdict(context, model, options)
+        plan, said = plan_and_verdict(context, model, options)
         machine = load_topology(options["topo"]) if options["topo"] and is_saved_plan(model) else None
         split = planner.summary(plan, machine)
         record, shown = plan_facts.to_data(plan) | {"summary": msgspec.to_builtins(split)}, [plan, split]
@@ -139,7 +140,13 @@ def main(context: click.Context, /, model: str | None, diff: tuple[Path, Path] |
         stdout().print(_comparison(plan.graph, str(model), options), soft_wrap=True)
 
 
-def _plan_and_verdict(context: click.Context, model: str, options: dict[str, Any]) -> tuple[Plan, str]:
+def planned(context: click.Context, /, model: str, **options: Any) -> Plan:
+    """Return the plan of a command line that asks for one."""
+    begin(options, ("output", "json_file"), source_files(model))
+    return plan_and_verdict(context, model, options)[0]
+
+
+def plan_and_verdict(context: click.Context, model: str, options: dict[str, Any]) -> tuple[Plan, str]:
     """Return a plan and a sentence about it. With a machine alone, it is the plan of the fastest candidate."""
     if is_saved_plan(model):
         return _plan(context, model, options), ""

@@ -17,14 +17,14 @@ from planner.files import check_written
 from planner.graph.ir import Graph
 from planner.model_source import model as load_model
 from planner.models import model_options
-from planner.models.zoo import OPTIMIZER, known_names, trained_as
+from planner.models.zoo import MIXED_FLOAT8, OPTIMIZER, known_names, trained_as
 from planner.parallel import RECOMPUTE
 from planner.planning import OPTIONS, plan
 from planner.plans.plan import Plan
 from planner.plans.plan_json import is_plan
 from planner.search.options import Option
 from planner.search.pins import load_pins
-from tensor_partitioner.commands.console import WRITTEN, Finite, collect_seldom, register_group
+from tensor_partitioner.commands.console import WRITTEN, Finite, register_group
 from topologies import available, load_topology
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -105,7 +105,8 @@ def _model_options(defaults: Mapping[str, str]) -> list[click.Option]:
     for name, option in model_options().items():
         dashed, switch = name.replace("_", "-"), option.kind == "bool"
         flag = f"--{dashed}/--no-{dashed}" if switch else f"--{dashed}"
-        kind = click.Choice(option.choices) if option.choices else types.get(option.kind)
+        choices = (*option.choices, MIXED_FLOAT8) if name == "dtype" else option.choices
+        kind = click.Choice(choices) if choices else types.get(option.kind)
         default = f"[default: {defaults[name]}]" if name in defaults else option.default
         help_text = f"{option.meaning}  {default}".rstrip()
         result.append(click.Option([flag], type=None if switch else kind, default=None, help=help_text))
@@ -138,7 +139,6 @@ def begin(options: Mapping[str, Any], written: Iterable[str], read: Iterable[str
 
     Raises InputError if an output is also an input (`read`).
     """
-    collect_seldom()
     check_written([options[name] for name in written], (*read, *options["operator_files"]))
     load_operators(options["operator_files"])
 

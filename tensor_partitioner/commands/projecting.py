@@ -143,29 +143,36 @@ def plan_replica(source: str, options: Mapping[str, Any]) -> tuple[Plan, str]:
     )
 
 
-def show_priced(source: str, options: Mapping[str, Any], stack: str) -> None:
-    """Predict a step, print it, and write the report and the plan if the options name files.
-
-    Raises JobError if it does not fit in memory.
-    """
-    step, name = priced(source, options, stack), Path(source).name if is_saved_plan(source) else source
-    parallel = options["parallel"] or _parallel_of(source)
+def projected(source: str, options: Mapping[str, Any], stack: str) -> Projection:
+    """Predict a step, and write the report and the plan of a step that fits if the options name files."""
+    step, parallel = priced(source, options, stack), options["parallel"] or _parallel_of(source)
     if options["json_path"] is not None:
-        write_json(options["json_path"], step_data(name, parallel, options, step, stack))
+        write_json(options["json_path"], step_data(_name_of(source), parallel, options, step, stack))
+    if options["output"] is not None and step.fits:
+        _save(source, {**options, "batch": step.samples}, stack)
+    return step
+
+
+def _name_of(source: str) -> str:
+    return Path(source).name if is_saved_plan(source) else source
+
+
+def show_priced(source: str, options: Mapping[str, Any], stack: str, step: Projection) -> None:
+    """Print a step. Raises JobError if it does not fit in memory."""
+    name, parallel = _name_of(source), options["parallel"] or _parallel_of(source)
     tables = [step_table(step), shares_table(step.shares, step.seconds)]
     tables += [sent_table(step.sent_bytes)] if step.sent_bytes else []
     tables += [memory_table(step)] if options["memory_report"] else []
     stdout().print(*tables, sep="\n")
     advice = hint(step.dtype, cluster(options["topo"]).built.devices[0])
+    unpriced = f"Not priced: {', '.join(options['not_priced'])}." if options.get("not_priced") else ""
     sentence = said(name, parallel, str(options["topo"]), step, stack)
-    stdout().print(*filter(None, (advice, sentence)), sep="\n", soft_wrap=True)
+    stdout().print(*filter(None, (advice, unpriced, sentence)), sep="\n", soft_wrap=True)
     if not step.fits:
         raise JobError(
             f"{name}: out of memory by {display.quantity(-step.margin_bytes, 'B')} on {options['topo']}: a smaller "
             "micro-batch, recompute=full, zero=1 to 3 or more devices would help"
         )
-    if options["output"] is not None:
-        _save(source, {**options, "batch": step.samples}, stack)
 
 
 def _parallel_of(source: str) -> Parallel | None:

@@ -1,4 +1,4 @@
-"""The command `report`: write an HTML page of a plan and its reports, or of a decision."""
+"""The command `report`: write an HTML page of a plan and its reports, of a decision, or of several side by side."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from planner.report.schema import read_reports
 from tensor_partitioner.commands.console import (
     WRITTEN,
     Command,
-    collect_seldom,
     command_errors,
     operators_option,
     stdout,
@@ -30,6 +29,7 @@ EXAMPLES = (
     "report plan.json -o page.html",
     "report plan.json simulated.json executed.json -o page.html",
     "report decision.json -o page.html",
+    "report first.json second.json -o page.html",
 )
 TOPO_HELP = f"Simulate the plan on this machine for the page: a topology file, or one of {', '.join(available())}."
 
@@ -43,21 +43,26 @@ TOPO_HELP = f"Simulate the plan on this machine for the page: a topology file, o
 def main(files: tuple[Path, ...], topo: str | None, operator_files: tuple[Path, ...], output: Path) -> None:
     """Write one self-contained HTML file that shows a PLAN and reports of it, or a DECISION.
 
-    A decision is written by decide --json; reports by simulate --json and execute --json, in any order. With --tasks, a
-    report shows which worker did what when.
+    Several decisions or plans are shown side by side. A decision is written by decide --json; reports by simulate
+    --json and execute --json, in any order. With --tasks, a report shows which worker did what when.
     """
-    collect_seldom()
     check_written((output,), (*files, *operator_files))
     load_operators(operator_files)
     kinds = [_kind(file) for file in files]
     page = import_module("tensor_partitioner.page")
     if kinds == ["decision"]:
-        page.write_page(load_decision(files[0]), output, machine=topo)
+        page.write(page.decision_content(load_decision(files[0]), machine=topo), output)
+    elif kinds in (["decision"] * len(files), ["plan"] * len(files)) and len({*files}) > 1:
+        make = {
+            "decision": lambda file: page.decision_content(load_decision(file), machine=topo),
+            "plan": lambda file: page.plan_content(load_plan(file), (), name=file.name, machine=topo),
+        }
+        page.write_beside({str(file): make[kinds[0]](file) for file in files}, output)
     else:
         plan = _only_plan(files, kinds)
         told = (file for file, kind in zip(files, kinds, strict=True) if kind == "report")
         reports = [report for file in told for report in read_reports(file)]
-        page.write_report(load_plan(plan), reports, output, name=plan.name, machine=topo)
+        page.write(page.plan_content(load_plan(plan), reports, name=plan.name, machine=topo), output)
     stdout().print(printable(f"{output}: open it in a browser; it is self-contained."))
 
 
@@ -73,5 +78,7 @@ def _kind(file: Path) -> str:
 def _only_plan(files: Sequence[Path], kinds: Sequence[str]) -> Path:
     plans = [file for file, kind in zip(files, kinds, strict=True) if kind == "plan"]
     if len(plans) != 1 or "decision" in kinds:
-        raise click.UsageError(f"expected one plan with reports of it, or one decision, found {', '.join(kinds)}")
+        raise click.UsageError(
+            f"expected one plan with reports of it, or only decisions, or only plans, found {', '.join(kinds)}"
+        )
     return plans[0]

@@ -17,9 +17,9 @@ from planner.plans.plan import Plan
 from planner.plans.plan_json import load_plan
 from planner.report.schema import Report, write_reports
 from planner.report.tables import finding
+from simulator.projection.result import Projection
 from simulator.projection.stack import OURS
 from simulator.report import COLLECTIVES, Settings, plan_program, report, simulation_of
-from simulator.simulation import Simulation
 from simulator.tracing import trace
 from tensor_partitioner import display
 from tensor_partitioner.commands.console import WRITTEN, Command, command_errors, operators_option, stdout
@@ -36,7 +36,7 @@ from tensor_partitioner.commands.planning_options import (
     refuse_others,
     with_model_options,
 )
-from tensor_partitioner.commands.projecting import memory_option, named, show_priced, stack_of, stack_option
+from tensor_partitioner.commands.projecting import memory_option, named, projected, show_priced, stack_of, stack_option
 from tensor_partitioner.launch.read import launched
 from topologies import load_topology
 
@@ -80,6 +80,24 @@ EXAMPLES = (
 @click.pass_context
 def main(context: click.Context, /, source: str, **options: Any) -> None:
     """Run the command. `HELP` describes it."""
+    source, options, stack, result = predicted(context, source, **options)
+    if isinstance(result, Projection):
+        show_priced(source, options, stack, result)
+        return
+    console = stdout()
+    console.print(*display.tables(result), sep="\n")
+    console.print(finding(result), soft_wrap=True, style="bold red" if result.overfull else None)
+    if result.overfull:
+        raise JobError(f"{source}: out of memory on {', '.join(result.overfull)}")
+
+
+def predicted(
+    context: click.Context, /, source: str, **options: Any
+) -> tuple[str, dict[str, Any], str, Report | Projection]:
+    """Predict a step, and write the files that the options name.
+
+    Return the model and the options, completed by a launch file's values, the stack, and the step.
+    """
     read = (source,) if Path(source).is_file() else source_files(source)
     begin(options, ("output", "json_path", "trace_path"), read)
     if is_saved_plan(source):
@@ -89,10 +107,7 @@ def main(context: click.Context, /, source: str, **options: Any) -> None:
     options = named(source, options)
     stack = stack_of(source, options)
     _check_stack(context, stack)
-    if stack == OURS:
-        _once(source, options)
-    else:
-        show_priced(source, options, stack)
+    return source, options, stack, _simulated(source, options) if stack == OURS else projected(source, options, stack)
 
 
 def _check_stack(context: click.Context, stack: str) -> None:
@@ -105,26 +120,11 @@ def _check_stack(context: click.Context, stack: str) -> None:
             raise click.UsageError(f"{flag}: expected {remedy} with it, found the stack {stack}")
 
 
-def _once(source: str, options: Mapping[str, Any]) -> None:
-    """Simulate a plan message by message, print the report, and write the files that the options name.
+def _simulated(source: str, options: Mapping[str, Any]) -> Report:
+    """Simulate a plan message by message, and write the files that the options name.
 
-    Raises JobError if a device's memory overflows.
+    For a trace, every worker is simulated by itself.
     """
-    trace_path = options["trace_path"]
-    simulation, result = _simulated(source, options)
-    if options["json_path"] is not None:
-        write_reports(options["json_path"], result)
-    if trace_path is not None:
-        trace(simulation).write(trace_path)
-    console = stdout()
-    console.print(*display.tables(result), sep="\n")
-    console.print(finding(result), soft_wrap=True, style="bold red" if result.overfull else None)
-    if result.overfull:
-        raise JobError(f"{source}: out of memory on {', '.join(result.overfull)}")
-
-
-def _simulated(source: str, options: Mapping[str, Any]) -> tuple[Simulation, Report]:
-    """Simulate the plan and save it if an output is given. For a trace, every worker is simulated by itself."""
     machine, plan = load_topology(options["topo"]), _plan(source, options)
     settings = Settings(**{field.name: options[field.name] for field in fields(Settings)})
     program = plan_program(plan, machine, settings.prefetch)
@@ -133,7 +133,12 @@ def _simulated(source: str, options: Mapping[str, Any]) -> tuple[Simulation, Rep
     simulation = simulation_of(program, settings, each_worker=options["trace_path"] is not None)
     saved = source if is_saved_plan(source) else options["output"]
     name = source if saved is None else Path(saved).name
-    return simulation, report(plan, name, simulation, settings.told(machine), tasks=options["tasks"])
+    result = report(plan, name, simulation, settings.told(machine), tasks=options["tasks"])
+    if options["json_path"] is not None:
+        write_reports(options["json_path"], result)
+    if options["trace_path"] is not None:
+        trace(simulation).write(options["trace_path"])
+    return result
 
 
 def _plan(source: str, options: Mapping[str, Any]) -> Plan:

@@ -13,7 +13,7 @@ from tensor_partitioner import display
 from tensor_partitioner.commands.console import WRITTEN, CommandGroup, command_errors, stdout
 from topologies import Machine, TopologyError, available, full_text, load_topology
 from topologies.imports import import_machine
-from topologies.load import sold
+from topologies.reading import sold
 from topologies.tree import drawn, matrices, route_tables
 
 EXAMPLES = (
@@ -90,12 +90,12 @@ def check(context: click.Context, machines: tuple[str, ...]) -> None:
 
 @commands.command("import")
 @click.argument("path", metavar="FILE", type=click.Path(path_type=Path))
-@click.option("--device", help="Type of its GPUs, one of topologies/devices: sets their rates and memory.")
+@click.option("--device", help="Type of its GPUs, as in h100 or a100-pcie-80gb: sets their rates and memory.")
 @click.option("-o", "output", type=WRITTEN, help="Write the topology file.  [default: print it]")
 def import_(path: Path, device: str | None, output: Path | None) -> None:
-    """Import a machine from NCCL's topology XML, or from the output of `nvidia-smi topo -m`.
+    """Import a machine from NCCL's topology XML, or the output of `nvidia-smi topo -m`.
 
-    Other packages may add formats, as extras/hwloc and extras/infragraph do.
+    Other packages may add formats, as extras/hwloc, extras/infragraph and extras/rocm_smi do.
     """
     check_written((output,), (path,))
     result = import_machine(path, device)

@@ -1,7 +1,5 @@
 """Decisions: the fastest way to train a model on a machine that fits, among standard strategies and searched plans."""
 
-from tensor_partitioner.decision.answer import Answer
-from tensor_partitioner.decision.deciding import decide
-from tensor_partitioner.decision.record import Decision
-
-__all__ = ["Answer", "Decision", "decide"]
+from tensor_partitioner.decision.answer import Answer as Answer
+from tensor_partitioner.decision.deciding import decide as decide
+from tensor_partitioner.decision.record import Decision as Decision

@@ -111,6 +111,8 @@ def facts(decision: Decision) -> Iterator[tuple[str, str]]:
     if decision.faster is not None:
         yield "faster", _faster(decision.best, decision.faster)
     yield "assumed", assumed(decision)
+    if decision.not_priced:
+        yield "unpriced", ", ".join(decision.not_priced)
     yield "search", searched(decision)
     shares = sorted(best.shares.items(), key=lambda item: -item[1])
     told = [(cause, seconds / best.seconds_per_step) for cause, seconds in shares]

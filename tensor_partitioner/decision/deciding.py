@@ -56,7 +56,6 @@ from tensor_partitioner.decision.sources import (
     is_alike,
     plan_named,
     require_few,
-    require_types,
     source_of,
 )
 from tensor_partitioner.decision.why import AS_FAST, Projected, machine_facts, model_facts, ranked, verdict, warning
@@ -159,7 +158,6 @@ def decide(  # noqa: PLR0913 -- keyword settings
     >>> decision.best.fits, decision.best.seconds_per_step <= min(c.seconds_per_step for c in decision.candidates)
     (True, True)
     """
-    require_types(model, machine, batch, budget_s, pins, engine)
     runs = None if engine is None else engine_named(engine)
     stack = stack or (STACK if runs is None else runs.stack)
     whole = cluster(machine)

@@ -69,7 +69,8 @@ class RankedCandidate(msgspec.Struct, frozen=True, kw_only=True):
 class ModelFacts(msgspec.Struct, frozen=True, kw_only=True):
     """The model: parameters, samples per step, tokens per sample, operations per step (flop), precision, optimizer.
 
-    `weights` is the dtype of the weights, "" if it equals `dtype` or is unknown.
+    `weights` is the dtype of the weights, "" if it equals `dtype` or is unknown; `products` that of products in layers,
+    "" if it equals `dtype`.
     """
 
     name: str
@@ -80,6 +81,7 @@ class ModelFacts(msgspec.Struct, frozen=True, kw_only=True):
     operations: float
     dtype: str
     weights: str = ""
+    products: str = ""
     optimizer: str = "none"
 
     @property
@@ -90,6 +92,8 @@ class ModelFacts(msgspec.Struct, frozen=True, kw_only=True):
         >>> ModelFacts(**facts, dtype="bfloat16", weights="float32").precision
         'mixed precision (bfloat16 products)'
         """
+        if self.products:
+            return f"mixed precision ({self.products} products in layers, {self.dtype} elsewhere)"
         return self.dtype if self.weights in ("", self.dtype) else f"mixed precision ({self.dtype} products)"
 
 
@@ -149,6 +153,7 @@ class Decision(msgspec.Struct, Shown, frozen=True, kw_only=True):
     of published runs that exceeded their predicted memory by more than the best candidate leaves free; `memory_margin`
     is the ratio of measured to predicted memory that 90% of published runs stayed within. `anchor` is the correction by
     a measured step; all predictions include it. `engine` is the engine that all candidates are for, if one was given.
+    `not_priced` are the settings of a launch file that predictions leave out.
     """
 
     format: str = FORMAT
@@ -165,6 +170,7 @@ class Decision(msgspec.Struct, Shown, frozen=True, kw_only=True):
     memory_margin: float = 1.0
     anchor: Anchor | None = None
     engine: str | None = None
+    not_priced: tuple[str, ...] = ()
 
     @property
     def best(self) -> RankedCandidate:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
 from shlex import quote
 
 import planner
-from planner.errors import GraphError, InputError, PlanError
+from planner.errors import GraphError, PlanError
 from planner.export.setup import DEVICES_PER_NODE, Launch, Setup
 from planner.export.targets import engines
 from planner.graph.ir import Graph
@@ -19,7 +18,7 @@ from planner.plans.plan import Plan
 from planner.search.pins import Degree, read_pins
 from simulator.projection.network import Cluster
 from tensor_partitioner.decision.record import MachineFacts, RankedCandidate
-from tensor_partitioner.replicas import MIXED_FLOAT8, GraphModel, Source, ZooModel
+from tensor_partitioner.replicas import GraphModel, Source, ZooModel, buildable
 from topologies import Machine, TopologyError
 from topologies.machine import Device
 
@@ -43,28 +42,6 @@ def hint(dtype: str, device: Device) -> str:
         f"Products are in {SINGLE} without TF32, the peak in {half} is {rates[half] / rates[SINGLE]:.2g} times as "
         f"high: --dtype {precision} tries it, {MODULE}."
     )
-
-
-MOST_SAMPLES = 10**12
-"""Largest batch. Its divisors are enumerated."""
-
-
-def require_types(  # noqa: PLR0913, PLR0917 -- the arguments of `decide`
-    model: object, machine: object, batch: object, budget_s: object, pins: Sequence[str], engine: object
-) -> None:
-    """Raise an InputError if an argument of `decide` has the wrong type, or a number is not positive."""
-    if not isinstance(model, str | Graph):
-        raise InputError(f"model: expected a name, a file or a graph, found {model!r}")
-    if not isinstance(machine, str | Path | Machine):
-        raise InputError(f"machine: expected a name, a file or a machine, found {machine!r}")
-    if batch is not None and not (isinstance(batch, int) and 0 < batch <= MOST_SAMPLES):
-        raise InputError(f"batch: expected a whole number from 1 to {MOST_SAMPLES}, found {batch!r}")
-    if not isinstance(budget_s, int | float) or not 0 < budget_s < float("inf"):
-        raise InputError(f"budget: expected seconds above 0, found {budget_s!r}")
-    if not isinstance(engine, str | None):
-        raise InputError(f"engine: expected a name, found {engine!r}")
-    if isinstance(pins, str):
-        raise InputError(f"pins: expected a list, as in ['tp=4'], found {pins!r}")
 
 
 MOST_DEVICES = 1 << 16
@@ -138,11 +115,10 @@ def source_of(
     Raises GraphError if the options do not fit the model.
     """
     if isinstance(model, str) and is_zoo_name(model):
-        if "micro_batches" in options:
-            raise GraphError(
-                f"{model}: --micro-batches is decided by the search, found {options['micro_batches']}; "
-                "pin the samples of a micro-batch instead, as in --pin micro-batch=4"
-            )
+        for name, pin in (("micro_batches", "micro-batch=4"), ("recompute", "recompute=full")):
+            if name in options:
+                flag = name.replace("_", "-")
+                raise GraphError(f"{model}: --{flag} is decided by the search: use --pin, as in --pin {pin}")
         return ZooModel.of(model, trained_as(model, machine, options)), batch
     if isinstance(model, str):
         given = {**options, **({} if batch is None else {"batch": batch})}
@@ -176,7 +152,8 @@ def commands(  # noqa: PLR0913, PLR0917 -- what a decision was made of
 
     `setup` is that of the best; `stack`, `pins` and `engine` are those of the decision.
     """
-    words = " ".join((quote(source.name), *typed(_options(source, setup.batch))))
+    options = dict(_options(source, setup.batch))
+    exact, words = (" ".join((quote(source.name), *typed(of.items()))) for of in (options, buildable(options.items())))
     running = [f"mpirun -n {machine.devices} execute plan.json"] if machine.devices <= MOST_WORKERS else []
     topo = f"--topo {quote(machine.name)}"
     if best.parallel is None:
@@ -186,12 +163,12 @@ def commands(  # noqa: PLR0913, PLR0917 -- what a decision was made of
         return
     named = f"{words} --parallel {best.name}"
     by = "" if stack == STACK else f" --stack {stack}"
-    yield f"simulate {named} {topo}{by}"
+    yield f"simulate {exact} --parallel {best.name} {topo}{by}"
     known = {name: exporter for name, exporter in engines().items() if exporter is (engine or exporter)}
     held = [f" --pin {quote(pin.asked)}" for pin in pins] + [f" --engine {name}" for name in known if engine]
     by_default = STACK if engine is None else engine.stack
     priced = "" if stack == by_default else f" --stack {stack}"
-    decided = f"decide {words} {topo}{priced}{''.join(held)} -o plan.json"
+    decided = f"decide {exact} {topo}{priced}{''.join(held)} -o plan.json"
     yield f"plan {named} -o plan.json" if isinstance(source, ZooModel) else decided
     yield from running
     nodes = "" if machine.per_node in {1, DEVICES_PER_NODE} else f" {topo}"
@@ -211,4 +188,4 @@ def typed(options: Iterable[tuple[str, object]]) -> Iterator[str]:
         if isinstance(value, bool):
             yield f"--{flag}" if value else f"--no-{flag}"
         else:
-            yield f"--{flag} {'mixed' if value == MIXED_FLOAT8 else quote(str(value))}"
+            yield f"--{flag} {quote(str(value))}"

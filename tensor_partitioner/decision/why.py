@@ -34,8 +34,7 @@ from tensor_partitioner.decision.record import (
     SearchFacts,
     of_families,
 )
-from tensor_partitioner.display import number, percent, quantity
-from tensor_partitioner.display import seconds as format_seconds
+from tensor_partitioner.display import number, percent, quantity, seconds as format_seconds
 from tensor_partitioner.replicas import Inner, Source
 
 AS_FAST = 1.01
@@ -84,18 +83,26 @@ def why(candidate: RankedCandidate, best: RankedCandidate, heads: int | None = N
     """
     if not candidate.fits:
         return f"{quantity(-candidate.margin_bytes, 'B')} too large: {_largest(candidate)}"
-    net = candidate.seconds_per_step - best.seconds_per_step
-    parts = {cause: candidate.shares.get(cause, 0.0) - seconds for cause, seconds in best.shares.items()}
-    ranked = sorted(parts.items(), key=lambda item: -abs(item[1]))[:MOST_CAUSES]
+    net, parts = candidate.seconds_per_step - best.seconds_per_step, _parts(candidate, best)
     cause, most = max(parts.items(), key=lambda item: item[1])
     if net < 0:
         return f"{signed(net)}, but {quantity(candidate.margin_bytes, 'B')} of memory to spare may not suffice"
     if most <= 0:
         return "as fast"
+    uneven = _uneven(candidate, best, heads) if cause in OF_THE_SLOWEST else ""
+    return "; ".join(filter(None, (difference(candidate, best), uneven)))
+
+
+def difference(candidate: RankedCandidate, other: RankedCandidate) -> str:
+    """Return by how much longer a candidate's step is than another's, by cause, as in `-1.2 s: compute -1.5 s`."""
+    ranked = sorted(_parts(candidate, other).items(), key=lambda item: -abs(item[1]))[:MOST_CAUSES]
     least = LEAST_SHARE * abs(ranked[0][1])
     told = [f"{name.removeprefix('exposed ')} {signed(part)}" for name, part in ranked if abs(part) >= least]
-    uneven = _uneven(candidate, best, heads) if cause in OF_THE_SLOWEST else ""
-    return "; ".join(filter(None, (f"{signed(net)}: {', '.join(told)}", uneven)))
+    return f"{signed(candidate.seconds_per_step - other.seconds_per_step)}: {', '.join(told)}"
+
+
+def _parts(candidate: RankedCandidate, other: RankedCandidate) -> dict[str, float]:
+    return {cause: candidate.shares.get(cause, 0.0) - seconds for cause, seconds in other.shares.items()}
 
 
 def why_searched(row: RankedCandidate, rows: Iterable[RankedCandidate]) -> str:
@@ -199,6 +206,7 @@ def model_facts(source: Source, inner: Inner, blocks: Sequence[Block], batch: in
         operations=operations,
         dtype=inner.dtype,
         weights=weight_dtype(graph) or "",
+        products=inner.products or "",
         optimizer=str(dict(source.options).get("optimizer") or ("its own" if graph.updates else "none")),
     )
 
@@ -224,13 +232,8 @@ def ranked(
     Those that would fit with `margin` times the bytes come first. Each says why it loses to the first.
     """
     rows = [_candidate(*row, model) for row in projected]
-    rows.sort(
-        key=lambda row: (
-            row.needed_bytes * margin > row.capacity_bytes,
-            not row.fits,
-            row.seconds_per_step if row.fits else row.needed_bytes,
-        )
-    )
+    rows.sort(key=lambda row: row.seconds_per_step if row.fits else row.needed_bytes)
+    rows.sort(key=lambda row: (row.needed_bytes * margin > row.capacity_bytes, not row.fits))
     transformer = transformer_of(graph)
     heads = None if transformer is None else transformer.heads
     return tuple(_with_why(row, rows, heads) for row in rows)

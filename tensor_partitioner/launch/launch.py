@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -17,6 +18,12 @@ UNSAID = ("", "None", "none", "null", "auto")
 
 SWITCHES = dict.fromkeys(("true", "1", "on", "yes", "y"), True) | dict.fromkeys(("false", "0", "off", "no", "n"), False)
 STAGES = ("0", "1", "2", "3")
+UNPRICED = re.compile(
+    r"offload|recompute|fp8.(?!amax|margin|interval)|precision.aware|reduce.in|comm.(?:overlap|type|dtype)|async"
+    r"|cuda.?graph|token.dispatcher|capacity|bucket|quantiz|prefetch|all.gather|overlap.comm|low.latency"
+)
+"""Names of settings that change time or memory; a reader that does not ask for one does not price it."""
+
 MOST = 10**9
 """Largest extent, batch or number of devices that a launch file may have."""
 
@@ -30,6 +37,12 @@ class Fields:
 
     path: str
     values: Mapping[str, Value]
+    read: set[str] = field(default_factory=set)
+
+    def not_priced(self) -> tuple[str, ...]:
+        """Return the fields that are set and change time or memory, but were not asked for until now."""
+        unread = (name for name in self.values if UNPRICED.search(name) and name not in self.read)
+        return tuple(name for name in unread if str(self.values[name]).lower() not in {*UNSAID, "false", "0"})
 
     def text(self, *names: str) -> str | None:
         """Return the value as text; None if it is not set."""
@@ -37,6 +50,7 @@ class Fields:
         return None if name is None else str(self.values[name])
 
     def _said(self, names: Iterable[str]) -> str | None:
+        self.read.update(names)
         return next((name for name in names if str(self.values.get(name)) not in UNSAID), None)
 
     def whole(self, *names: str, most: int = MOST) -> int | None:
@@ -101,7 +115,8 @@ class LaunchFile:
 
     `degrees` has words of `Parallel`. `batch` is the samples per step; if None, they follow from the micro-batch and
     `accumulation`, the number of micro-batches. `devices` is None if the file does not say how many there are.
-    `assumed` lists the values that stand in for what the file omits. `names` are the file's own names for the words of
+    `assumed` lists the values that stand in for what the file omits, `not_priced` its settings that predictions leave
+    out. `names` are the file's own names for the words of
     `Parallel` that can be changed in it, and `spelled` its own spelling of their values.
     """
 
@@ -115,6 +130,7 @@ class LaunchFile:
     accumulation: int = 1
     devices: int | None = None
     assumed: tuple[str, ...] = ()
+    not_priced: tuple[str, ...] = ()
     names: Mapping[str, str] = field(default_factory=dict)
     spelled: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 

@@ -38,9 +38,6 @@ OTHER_MODELS = ("multi-latent-attention", "moe-shared-expert-intermediate-size",
     "is-hybrid-model", "hybrid-override-pattern", "window-size", "optimizer-cpu-offload")  # fmt: skip
 """Arguments that select an unsupported model, or keep states off the device. They are refused."""
 
-NOT_PRICED = ("grad-reduce-in-bf16", "fp8-param-gather", "recompute-num-layers", "use-precision-aware-optimizer")
-"""Arguments that change memory or time but are not modelled. A note names them."""
-
 MOST_LAYERS = 10_000
 SPELLED = {
     "recompute": {"none": "(without it)"}, "sp": {"True": "(set)", "False": "(without it)"},
@@ -163,7 +160,6 @@ def launch_of(fields: Fields, engine: str = "Megatron-LM", stack: str = "megatro
     for name in OTHER_MODELS:
         if fields.text(name) not in {None, "False", "0"}:
             raise InputError(f"{fields.path}: {name}: expected a GPT with its states on devices, found {name} set")
-    assumed += [f"{name} is not priced" for name in NOT_PRICED if fields.text(name) not in {None, "False"}]
     if (optimizer := fields.text("optimizer") or "adam") not in {"adam", "sgd"}:
         assumed.append(f"Adam instead of {optimizer}")
     deepspeed = fields.text("deepspeed", "deepspeed-config", "zero-stage") not in {None, "False"}
@@ -189,6 +185,7 @@ def launch_of(fields: Fields, engine: str = "Megatron-LM", stack: str = "megatro
         batch=fields.whole("global-batch-size"),
         devices=fields.whole("world-size") or (None if each is None else each * (nodes or 1)),
         assumed=tuple(assumed),
+        not_priced=fields.not_priced(),
         names=NAMES if engine != "NeMo" else {word: NEMO_NAMES.get(word, name) for word, name in NAMES.items()},
         spelled=SPELLED,
     )

@@ -86,7 +86,7 @@ def launched(source: str, options: Mapping[str, Any], *, is_fixed: bool) -> tupl
     If the training `is_fixed`, its parallelism is the file's. Prints assumptions on stderr.
     """
     options = dict(options)
-    if Path(source).suffix not in ENDINGS or options["topo"] is None:
+    if not isinstance(source, str) or Path(source).suffix not in ENDINGS or options["topo"] is None:
         return source, options
     launch, devices = read_launch(source), cluster(options["topo"]).devices
     said: dict[str, Any] = {**launch.options, "batch": launch.samples(devices), "stack": launch.stack}
@@ -96,4 +96,5 @@ def launched(source: str, options: Mapping[str, Any], *, is_fixed: bool) -> tupl
         click.echo(f"note: {source}: --parallel replaces all of the file's {said['parallel']}", err=True)
     if launch.assumed:
         click.echo(f"note: {source}: assumed {', '.join(launch.assumed)}", err=True)
+    options["not_priced"] = launch.not_priced
     return launch.model, options | {name: value for name, value in said.items() if options.get(name) is None}

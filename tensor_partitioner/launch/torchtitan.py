@@ -77,6 +77,7 @@ def read_toml(path: str, nested: Mapping[str, Any], model: str | None) -> Launch
         accumulation=1 if pp == 1 else _local(fields) // micro,
         devices=devices,
         assumed=tuple(assumed),
+        not_priced=fields.not_priced(),
         names=NAMES if pp == 1 else NAMES | {"micro_batch": "pipeline_parallel_microbatch_size"},
         spelled=SPELLED,
     )  # fmt: skip

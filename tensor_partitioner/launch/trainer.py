@@ -28,7 +28,7 @@ def read_deepspeed(path: str, said: Mapping[str, Any], model: str | None) -> Lau
     for name in ("offload_optimizer", "offload_param"):
         if section(path, zero, name).get("device", "none") != "none":
             raise InputError(f"{path}: zero_optimization.{name}: expected states on devices, found them offloaded")
-    fields = Fields(path, {**said, **{name: zero.get(name) for name in ("stage",)}, **pipeline, **tensors})
+    fields = Fields(path, {**zero, **said, "stage": zero.get("stage"), **pipeline, **tensors})
     assumed: list[str] = []
     if fields.whole("train_micro_batch_size_per_gpu", "train_batch_size") is None:
         assumed.append("train_micro_batch_size_per_gpu 1")
@@ -43,7 +43,7 @@ def read_deepspeed(path: str, said: Mapping[str, Any], model: str | None) -> Lau
             "recompute": "none" if (fields.text("activation_checkpoint_interval") or "0") == "0" else "full",
         },
         batch=fields.whole("train_batch_size"), accumulation=fields.whole("gradient_accumulation_steps") or 1,
-        assumed=tuple(assumed),
+        assumed=tuple(assumed), not_priced=fields.not_priced(),
         names={"zero": "zero_optimization.stage", "micro_batch": "train_micro_batch_size_per_gpu"},
     )  # fmt: skip
 
@@ -99,7 +99,7 @@ def read_accelerate(path: str, said: Mapping[str, Any], model: str | None) -> La
             "recompute": "full" if fields.switch("fsdp_activation_checkpointing") else "none",
         },
         accumulation=fields.whole("gradient_accumulation_steps") or 1, devices=fields.whole("num_processes"),
-        assumed=("micro-batch 1 (the training script sets it)", "optimizer AdamW"),
+        assumed=("micro-batch 1 (the training script sets it)", "optimizer AdamW"), not_priced=fields.not_priced(),
         names={"zero": "fsdp_sharding_strategy (ZeRO)", "recompute": "fsdp_activation_checkpointing"},
         spelled={"recompute": CHECKPOINTED},
     )  # fmt: skip
@@ -154,7 +154,7 @@ def read_axolotl(path: str, said: Mapping[str, Any], model: str | None) -> Launc
         },
         accumulation=fields.whole("gradient_accumulation_steps") or 1,
         devices=product(size or 1 for size in sizes) if sizes[0] else None,
-        assumed=tuple(assumed),
+        assumed=tuple(assumed), not_priced=fields.not_priced(),
         names={
             "zero": "fsdp / deepspeed (ZeRO)", "micro_batch": "micro_batch_size", "recompute": "gradient_checkpointing",
             "tp": "tensor_parallel_size", "cp": "context_parallel_size",

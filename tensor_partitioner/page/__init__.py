@@ -1,8 +1,11 @@
-"""Pages: a decision, or a plan with its reports, as one self-contained HTML file.
+"""Pages: a decision, a plan with its reports, or several side by side, as one self-contained HTML file.
 
 The file includes the charting library and loads nothing from the network. Needs the extra `page` (Jinja).
 """
 
-from tensor_partitioner.page.pages import write_page, write_report
-
-__all__ = ["write_page", "write_report"]
+from tensor_partitioner.page.pages import (
+    decision_content as decision_content,
+    plan_content as plan_content,
+    write as write,
+    write_beside as write_beside,
+)

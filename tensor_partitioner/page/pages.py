@@ -45,27 +45,16 @@ SAME = 1e-3
 SETTINGS = tuple(field.name for field in fields(Settings))
 
 
-def write_page(
-    decision: Decision,
-    path: str | Path,
-    *,
-    machine: str | Path | None = None,
-    plan: Plan | None = None,
-) -> None:
-    """Write the page of a decision as one HTML file.
-
-    `machine` is a name or a file (default: the name in the decision), `plan` the plan of the best candidate.
-    """
-    write(decision_content(decision, machine=machine, plan=plan), path)
-
-
 def decision_content(
     decision: Decision,
     *,
     machine: str | Path | None = None,
     plan: Plan | None = None,
 ) -> Page:
-    """Return the content of a decision's page. Arguments as for `write_page`."""
+    """Return the content of a decision's page.
+
+    `machine` is a name or a file (default: the name in the decision), `plan` the plan of the best candidate.
+    """
     built = _known(machine or decision.machine.name)
     model, facts = decision.model, decision.machine
     advice = "" if built is None else hint(model.dtype, built.devices[0])
@@ -129,20 +118,13 @@ def _known(machine: str | Path) -> Machine | None:
         return None
 
 
-def write_report(
-    plan: Plan, reports: Sequence[Report], path: str | Path, *, name: str = "plan.json", machine: str | None = None
-) -> None:
-    """Write the page of a plan and its reports as one HTML file.
+def plan_content(plan: Plan, reports: Sequence[Report], *, name: str = "plan.json", machine: str | None = None) -> Page:
+    """Return the content of the page of a plan and its reports.
 
     `machine` is the name or file of a topology (default: that of the first simulated report). If there is one, the step
     is simulated again with the report's settings, because reports have neither timelines nor memory over time. Raises
     TopologyError if the machine is unknown or too small.
     """
-    write(plan_content(plan, reports, name=name, machine=machine), path)
-
-
-def plan_content(plan: Plan, reports: Sequence[Report], *, name: str = "plan.json", machine: str | None = None) -> Page:
-    """Return the content of a plan's page. Arguments as for `write_report`."""
     simulated = next((report for report in reports if report.source == "simulator"), None)
     built = load_topology(machine) if machine else None if simulated is None else _known(simulated.machine)
     again = None if built is None else _simulation(plan, built, simulated)
@@ -279,6 +261,15 @@ SCRIPTS = ("base.js", "candidates.js", "sliders.js", "model.js", "time.js", "mac
 def write(page: Page, path: str | Path) -> None:
     """Write a page to a file."""
     write_file(path, html(page))
+
+
+def write_beside(pages: Mapping[str, Page], path: str | Path) -> None:
+    """Write several pages side by side, by name, under a table of their key figures."""
+    cards = {name: {card: (value, meaning) for card, value, meaning in page.cards} for name, page in pages.items()}
+    rows = dict.fromkeys(card for of_page in cards.values() for card in of_page)
+    frames = {name: html(page) for name, page in pages.items()}
+    style, template = (TEMPLATES / "page.css").read_text(), _environment().get_template("beside.html")
+    write_file(path, template.render(cards=cards, rows=rows, frames=frames, style=style, version=__version__))
 
 
 def html(page: Page) -> str:

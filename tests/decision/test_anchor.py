@@ -5,8 +5,7 @@ import math
 from statistics import pvariance
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from planner.errors import InputError
 from planner.parallel import Parallel

@@ -9,7 +9,7 @@ import pytest
 
 from tensor_partitioner.commands import decide, export, plan, simulate
 from tensor_partitioner.decision.record import load_decision
-from tensor_partitioner.page import write_page
+from tensor_partitioner.page import decision_content, write
 from tests.project.test_plan_command import run
 
 FIRST = Path(__file__).with_name("written.decision_1.json")
@@ -135,7 +135,8 @@ def test_a_decision_of_the_first_version_is_read(tmp_path):
     assert [again.pop(added) for added in ("band", "memory_risk", "anchor", "engine")] == [None] * 4
     assert again.pop("memory_margin") == 1
     assert again["model"].pop("optimizer") == "none"
+    assert (again.pop("not_priced"), again["model"].pop("products")) == ([], "")
     assert again == saved
     assert all(candidate.items() <= read.items() for candidate, read in candidates)
-    write_page(decision, tmp_path / "page.html")
+    write(decision_content(decision), tmp_path / "page.html")
     assert decision.verdict in (tmp_path / "page.html").read_text()

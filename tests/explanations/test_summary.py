@@ -12,8 +12,7 @@ import planner
 import topologies
 from planner.explanations.summary import predicted
 from planner.explanations.words import over_ways, pattern_of
-from planner.layout import Shard as Sharded
-from planner.layout import elements, owned
+from planner.layout import Shard as Sharded, elements, owned
 from tests.decision.test_names import opaque
 from tests.explanations.plans import any_plan
 

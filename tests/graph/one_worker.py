@@ -3,8 +3,7 @@
 import numpy as np
 
 import tdl
-from executor.kernels import KERNELS, KernelCall
-from executor.kernels import run as run_kernel
+from executor.kernels import KERNELS, KernelCall, run as run_kernel
 from planner.graph.ir import array_of
 
 

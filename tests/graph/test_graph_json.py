@@ -2,8 +2,7 @@ import copy
 import json
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from planner.errors import GraphError
 from planner.graph import GraphBuilder, Init

@@ -3,8 +3,7 @@
 import math
 
 import numpy as np
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from planner.layout import REPLICATE, Exchange, Production, Shard, fetch, owned_by_all, store
 from planner.layout.region import elements, first_eligible, subtract_all

@@ -1,7 +1,6 @@
 """Runs are sets of indices: what is in both, and what is left."""
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from planner.layout.region import lengths_in_common, normalize, subtract_runs
 

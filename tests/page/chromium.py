@@ -85,11 +85,11 @@ class Chromium:
         features = [{"name": "prefers-color-scheme", "value": name}]
         self.send("Emulation.setEmulatedMedia", media=media, features=features)
 
-    def open(self, path):
+    def open(self, path, ready="document.documentElement?.dataset.ready === 'true'"):
         self.events.clear()
         self.send("Page.navigate", url=f"file://{path}")
         end = time.monotonic() + WAITING_S
-        while not self.evaluate("document.documentElement?.dataset.ready === 'true'"):
+        while not self.evaluate(ready):
             if time.monotonic() > end:
                 raise TimeoutError(f"{path}: expected it to be ready within {WAITING_S} s; {self.complaints()}")
             time.sleep(0.05)

@@ -7,7 +7,7 @@ import planner
 import simulator
 from planner.report.schema import TaskSeconds
 from tensor_partitioner.decision import decide
-from tensor_partitioner.page import write_page, write_report
+from tensor_partitioner.page import decision_content, plan_content, write
 from tests.page.chromium import Chromium
 
 MODEL, MACHINE, BATCH = "transformer-2-64", "uniform-4", 8
@@ -60,9 +60,9 @@ def pages(tmp_path_factory, decision, pipelined, plan, reports):
     """The paths of pages, by what they are of."""
     folder = tmp_path_factory.mktemp("pages")
     best = planner.plan(planner.model(MODEL, batch=BATCH), workers=4)
-    write_page(decision, folder / "decision.html", machine=MACHINE, plan=best)
-    write_page(pipelined, folder / "pipeline.html", machine=MACHINE)
-    write_report(plan, reports, folder / "plan.html")
+    write(decision_content(decision, machine=MACHINE, plan=best), folder / "decision.html")
+    write(decision_content(pipelined, machine=MACHINE), folder / "pipeline.html")
+    write(plan_content(plan, reports), folder / "plan.html")
     return {path.stem: path for path in sorted(folder.iterdir())}
 
 

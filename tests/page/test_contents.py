@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from collections import Counter
+from html import unescape
 
 import msgspec
 import pytest
@@ -182,11 +183,28 @@ def test_report(files, names, title):
     assert title in re.search("<title>(.*?)</title>", output.read_text())[1]
 
 
+@pytest.mark.parametrize("kind", ["decision", "plan"])
+def test_report_of_two_side_by_side(files, kind):
+    """The table of key figures is in the HTML itself; both pages are whole."""
+    first, second, output = files / f"{kind}.json", files / f"other-{kind}.json", files / "page.html"
+    second.write_bytes(first.read_bytes())
+    done = CliRunner().invoke(main.command, [str(first), str(second), "-o", str(output)])
+    assert (done.exit_code, done.exception) == (0, None)
+    head, *frames = output.read_text().split("<iframe")
+    assert head.count(str(second)) >= 2
+    assert head.count("One step" if kind == "decision" else "Bytes moved in a step") == 1
+    single = files / "single.html"
+    assert CliRunner().invoke(main.command, [str(first), "-o", str(single)]).exit_code == 0
+    (title,) = re.findall("<title>.*?</title>", single.read_text())
+    assert [unescape(frame).count(title) for frame in frames] == [1, 1]
+
+
 @pytest.mark.parametrize(
     ("names", "message"),
     [
-        (("simulated.json",), "expected one plan with reports of it, or one decision, found report"),
-        (("plan.json", "decision.json"), "expected one plan with reports of it, or one decision"),
+        (("simulated.json",), "expected one plan with reports of it, or only decisions, or only plans, found report"),
+        (("plan.json", "decision.json"), "expected one plan with reports of it, or only decisions"),
+        (("plan.json", "plan.json"), "expected one plan with reports of it, or only decisions"),
         (("other.json",), "expected a plan, a report or a decision, found none of these"),
     ],
 )

@@ -9,7 +9,7 @@ import pytest
 import planner
 from planner.layout import owned_by_all
 from tensor_partitioner.decision import decide
-from tensor_partitioner.page import write_page, write_report
+from tensor_partitioner.page import decision_content, plan_content, write, write_beside
 
 PAGES = ("decision", "pipeline", "plan")
 WIDTHS = (400, 900, 1600)
@@ -283,7 +283,7 @@ def test_candidates_fit_a_wide_screen_and_words_are_whole(browser, pages):
 
 
 def test_a_plan_that_moves_nothing_says_so(browser, tmp_path):
-    write_report(planner.plan(planner.model("mlp-2-16", batch=8), 1), (), tmp_path / "page.html")
+    write(plan_content(planner.plan(planner.model("mlp-2-16", batch=8), 1), ()), tmp_path / "page.html")
     browser.open(tmp_path / "page.html")
     assert text(browser, "#matrix") == "Nothing moves between workers."
 
@@ -375,7 +375,7 @@ def test_run_beside_the_simulation(browser, pages, reports):
 
 def test_where_nothing_fits(browser, decision, tmp_path):
     rows = [msgspec.structs.replace(row, fits=False, margin_bytes=-1.0, why="too large") for row in decision.candidates]
-    write_page(msgspec.structs.replace(decision, candidates=tuple(rows)), tmp_path / "page.html")
+    write(decision_content(msgspec.structs.replace(decision, candidates=tuple(rows))), tmp_path / "page.html")
     browser.open(tmp_path / "page.html")
     assert browser.complaints() == []
     assert "too large" in text(browser, "#table")
@@ -386,7 +386,7 @@ def test_where_nothing_fits(browser, decision, tmp_path):
 @pytest.mark.slow
 def test_a_large_model_on_many_devices_is_a_small_file(browser, tmp_path):
     decision = decide("gpt-3-175b", "hgx-h100-nodes-128", batch=1536, budget_s=10)
-    write_page(decision, tmp_path / "page.html")
+    write(decision_content(decision), tmp_path / "page.html")
     assert (tmp_path / "page.html").stat().st_size < MOST_BYTES
     browser.open(tmp_path / "page.html")
     assert (browser.complaints(), len(browser.requests())) == ([], 1)
@@ -405,8 +405,37 @@ def test_commands_can_be_copied(browser, pages):
 
 def test_a_searched_plan_has_no_grid_of_devices(browser, decision, tmp_path):
     searched = next(row for row in decision.candidates if row.parallel is None)
-    write_page(msgspec.structs.replace(decision, candidates=(searched,)), tmp_path / "page.html")
+    write(decision_content(msgspec.structs.replace(decision, candidates=(searched,))), tmp_path / "page.html")
     browser.open(tmp_path / "page.html")
     assert browser.complaints() == []
     assert "searched for 4 workers" in text(browser, "#split")
     assert texts(browser, "#grid") == []
+
+
+FRAMES = """
+[...document.querySelectorAll("iframe")].map((f) => [f.contentDocument.documentElement.scrollWidth - f.clientWidth,
+  f.contentDocument.querySelectorAll("svg").length])"""
+
+
+BOTH_READY = """
+[...document.querySelectorAll("iframe")].filter((f) => f.contentDocument?.documentElement?.dataset.ready === "true")
+  .length === 2"""
+
+
+@pytest.mark.parametrize(("width", "theme"), itertools.product([1400, 800, 390], ["light", "dark"]))
+def test_two_decisions_side_by_side(browser, decision, pipelined, tmp_path, width, theme):  # noqa: PLR0917
+    """Key figures stand in one table, without scripts; both pages are drawn in their frames, and nothing overflows."""
+    both = {name: decision_content(of, machine="uniform-4") for name, of in (("a", decision), ("b", pipelined))}
+    write_beside(both, tmp_path / "beside.html")
+    browser.theme(theme)
+    browser.size(width)
+    browser.open(tmp_path / "beside.html", BOTH_READY)
+    assert browser.evaluate("document.documentElement.scrollWidth") <= width
+    rows = texts(browser, "#figures tbody th")
+    assert rows[:2] == ["Train as", "One step"]
+    assert [text(browser, f"#figures tbody td:nth-child({place}) strong") for place in (2, 3)] == [
+        decision.best.family, pipelined.best.family]  # fmt: skip
+    for overflow, pictures in browser.evaluate(FRAMES):
+        assert overflow <= 0
+        assert pictures
+    assert browser.complaints() == []

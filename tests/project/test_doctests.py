@@ -14,7 +14,9 @@ from tests.project.conftest import ROOT
 PACKAGES = ("tensor_partitioner", "tdl", "topologies", "planner", "simulator", "executor")
 FILES = [path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py")) if ">>>" in path.read_text()]
 WITHOUT = ("from_torch", "load_operators")  # which need PyTorch, or a file: docs have examples of both
-SHOWN = [getattr(tensor_partitioner, name) for name in tensor_partitioner.__all__ if name not in WITHOUT]
+SHOWN = [
+    getattr(tensor_partitioner, name) for name in dir(tensor_partitioner) if name not in WITHOUT and name[0] != "_"
+]
 SHOWN += [planner.GraphBuilder, tdl.op]
 
 

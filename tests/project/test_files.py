@@ -8,8 +8,7 @@ import pytest
 import tensor_partitioner
 from planner.errors import GraphError, InputError, PlanError
 from planner.files import check_written, write_file
-from planner.graph import GraphBuilder
-from planner.graph import build as building
+from planner.graph import GraphBuilder, build as building
 from tensor_partitioner.commands.plan import main as plan
 from tensor_partitioner.commands.simulate import main as simulate
 

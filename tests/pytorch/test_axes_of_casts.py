@@ -117,6 +117,6 @@ def test_a_decision_counts_every_parameter(precision):
     module = Blocks().to(dtype)
     adamw = planner.Optimizer("adamw")
     graph = from_torch(module, (torch.zeros(8, 8, 16, dtype=dtype),), autocast=autocast, optimizer=adamw)
-    facts = tp.decide(replace(graph, name="blocks"), "hgx-h100", budget_s=0.1).model
+    facts = tp.decide(replace(graph, name="blocks"), "hgx-h100", budget=0.1).model
     assert facts.layers == 6
     assert facts.parameters == sum(parameter.numel() for parameter in module.parameters())

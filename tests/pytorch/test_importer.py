@@ -14,8 +14,7 @@ import planner  # noqa: E402
 from executor.data import DataError  # noqa: E402
 from executor.data.base import check_numbers  # noqa: E402
 from planner.explanations.explanation import costly_table  # noqa: E402
-from planner.graph.ir import array_of  # noqa: E402
-from planner.graph.ir import values as values_of  # noqa: E402
+from planner.graph.ir import array_of, values as values_of  # noqa: E402
 from planner.plans.plan_json import plan_from_json  # noqa: E402
 from planner.pytorch import from_torch, graph_of  # noqa: E402
 from planner.pytorch.state import contents  # noqa: E402

@@ -1,6 +1,7 @@
 """The comparison: verdicts per pair, seconds of different machines apart, and the tables as printed."""
 
 import io
+import json
 import re
 
 import msgspec
@@ -20,6 +21,9 @@ from planner.report.schema import (
     TaskSeconds,
 )
 from planner.report.tables import byte_matrix, devices, finding, links, seconds, summary, tables
+from tensor_partitioner.commands.compare import main as compare_command
+from tensor_partitioner.commands.decide import main as decide
+from tests.project.test_plan_command import run as run_command
 
 
 def render(*tables):
@@ -299,3 +303,20 @@ def test_tasks_of_the_machine_that_was_measured_are_shown(report, run):
 def test_tasks_must_be_there(report, run):
     with pytest.raises(ReportError, match="no report of the executor has tasks; create one with execute --tasks"):
         list(task_tables(compare([replace(report, tasks=tasks((0, "compute", 1.0))), run])[0]))
+
+
+def test_decisions(tmp_path, capsys):
+    """A row for each; the parts of a difference add up to it, and other assumptions are named."""
+    first, second = tmp_path / "first.json", tmp_path / "second.json"
+    common = ("transformer-2-64", "--batch", 64, "--topo", "hgx-h100", "--pin", "tp=1", "--pin", "dp=8")
+    assert run_command(decide, *common, "--json", first) == 0
+    assert run_command(decide, *common, "--stack", "eager", "--dtype", "float32", "--json", second) == 0
+    capsys.readouterr()
+    assert run_command(compare_command, first, second) == 0
+    said = capsys.readouterr().out
+    steps = [json.loads(path.read_text())["candidates"][0]["seconds_per_step"] for path in (first, second)]
+    assert f"{second} instead of {first}: +{seconds(float(f'{steps[1] - steps[0]:.3g}'))}: " in said
+    assert all(seconds(step) in said for step in steps)
+    assert "stack eager; instead of batch 64" in said
+    assert run_command(compare_command, first) == 2
+    assert "expected at least two decisions" in capsys.readouterr().err

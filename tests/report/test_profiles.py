@@ -6,8 +6,7 @@ import sqlite3
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 import planner
 from planner.graph.order import kernel_classes

@@ -1,8 +1,7 @@
 """The caching allocator: PyTorch's rules by hand, what PyTorch itself was seen to take, and what workers ask for."""
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from planner.models import build
 from planner.program.lower import lower

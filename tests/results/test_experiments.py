@@ -10,8 +10,7 @@ from importlib import import_module
 import pytest
 
 import planner
-from results import __main__ as command
-from results import figures
+from results import __main__ as command, figures
 from results.default_plans import measure
 from results.default_plans.run import CASES, beaten, case
 from results.experiment import (

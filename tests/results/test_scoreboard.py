@@ -14,13 +14,11 @@ from statistics import mean
 
 import pytest
 import yaml
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from msgspec import structs
 
 from results.experiment import ROOT, read_data
-from results.scoreboard import __main__ as command
-from results.scoreboard import calculon_rows, gpus, machines, predictions, scored, sealed
+from results.scoreboard import __main__ as command, calculon_rows, gpus, machines, predictions, scored, sealed
 from results.scoreboard.cells import SetError, read_count
 from results.scoreboard.measurements import measured_s
 from results.scoreboard.predictions import predict_row

@@ -2,8 +2,7 @@
 
 from itertools import product
 
-from hypothesis import HealthCheck
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, strategies as st
 
 from planner.graph import GraphBuilder, Init
 from planner.graph.optimizers import Optimizer

@@ -4,15 +4,13 @@ from functools import cache
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from planner.models import build
 from planner.search import Limits, SearchOptions, space_of
 from planner.search.costs import tables as of_tables
 from planner.search.joint import best_plan_among_candidates, joint, recursive
-from planner.search.solver import coarse_to_fine as of_quotient
-from planner.search.solver import minimise as of_minimise
+from planner.search.solver import coarse_to_fine as of_quotient, minimise as of_minimise
 from planner.search.solver.coarse_to_fine import Quotient, SearchState, solve_over_groups, solve_over_halved_groups
 from planner.search.solver.elimination import (
     distinct_choices,

@@ -4,8 +4,7 @@ import math
 from itertools import combinations, product
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from planner.graph import GraphBuilder
 from planner.layout import Ways, signatures

@@ -5,8 +5,7 @@ from math import inf, prod
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from planner.search.costs.tables import Tables
 from planner.search.solver.elimination import greedy_order_of_problem, states_of_least_cost

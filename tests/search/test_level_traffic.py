@@ -4,12 +4,10 @@ from itertools import combinations, product
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from planner.graph import GraphBuilder
-from planner.layout import REPLICATE as R
-from planner.layout import Exchange, Shard, Ways, fetch, needed, production, signatures, store
+from planner.layout import REPLICATE as R, Exchange, Shard, Ways, fetch, needed, production, signatures, store
 from planner.layout.communication import peers
 from planner.layout.region import subtract_all
 from planner.search.costs.cost import FetchCost, StoreCost

@@ -3,8 +3,7 @@
 from types import SimpleNamespace
 
 import numpy as np
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from planner.search.costs.tables import Tables
 from planner.search.solver.coarse_to_fine import SearchState

@@ -1,11 +1,9 @@
 """Max-min fairness: cases worked out by hand, and the property that defines it."""
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
-from simulator.fairness import ActivityClass, Solver
-from simulator.fairness import rate as rate_of
+from simulator.fairness import ActivityClass, Solver, rate as rate_of
 
 
 def fair_rates(capacities, classes, counts):

@@ -1,8 +1,7 @@
 """What each task takes and waits for, on programs small enough to work out by hand."""
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from simulator.interpreter import DeadlockError, Switches, interpret
 from simulator.simulation import simulated

@@ -119,7 +119,7 @@ def test_a_plan_that_does_not_fit_is_status_1(plan_file, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["PLAN", "--topo", "nowhere"], r"error: nowhere: expected a topology file or one of dgx-1-p100, "),
+        (["PLAN", "--topo", "nowhere"], r"error: nowhere: expected a topology file, a name that `topo list`"),
         (["PLAN", "--topo", "uniform-2"], r"error: uniform-2: expected at least 4 devices, one per worker, found 2"),
         (["missing.json", "--topo", "p2.8xlarge"], "error: missing.json: No such file"),
         (["PLAN"], "error: Missing option '--topo'"),

@@ -1,8 +1,7 @@
 """Ranks of a host whose tasks were measured: how they share cores, and what messages cost whom."""
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from planner.program.tasks import Compute, Kernel, SlicedCall
 from simulator.interpreter import Switches, interpret

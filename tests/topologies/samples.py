@@ -75,6 +75,57 @@ GPU2    NV12    NV12     X      NV12    32-63
 GPU3    NV12    NV12    NV12     X      32-63
 """
 
+BRIDGES = """        GPU0    GPU1    GPU2    GPU3    CPU Affinity    NUMA Affinity
+GPU0     X      NV12    SYS     SYS     0-31,64-95      0
+GPU1    NV12     X      SYS     SYS     0-31,64-95      0
+GPU2    SYS     SYS      X      NV12    32-63,96-127    1
+GPU3    SYS     SYS     NV12     X      32-63,96-127    1
+"""
+
+VIRTUAL = """        GPU0    GPU1    NIC0    NIC1    NIC2    CPU Affinity    NUMA Affinity
+GPU0     X      NV18    PIX     SYS     SYS     0-79    0
+GPU1    NV18     X      SYS     PIX     SYS     0-79    0
+NIC0    PIX     SYS      X      SYS     SYS
+NIC1    SYS     PIX     SYS      X      SYS
+NIC2    SYS     SYS     SYS     SYS      X
+"""
+
+NO_PEERS = """<system version="1">
+  <cpu numaid="0" arch="x86_64" vendor="AuthenticAMD" familyid="25" modelid="1">
+    <pci busid="0000:10:00.0" class="0x060400" link_speed="16 GT/s" link_width="16">
+      <pci busid="0000:11:00.0" class="0x030000" link_speed="16 GT/s" link_width="16"><gpu dev="0"/></pci>
+      <pci busid="0000:12:00.0" class="0x030000" link_speed="16 GT/s" link_width="16"><gpu dev="1"/></pci>
+    </pci>
+  </cpu>
+  <cpu numaid="1" arch="x86_64" vendor="AuthenticAMD" familyid="25" modelid="1">
+    <pci busid="0000:21:00.0" class="0x030000" link_speed="16 GT/s" link_width="16"><gpu dev="2"/></pci>
+  </cpu>
+</system>
+"""
+
+
+def rocm(count: int, links: dict[tuple[int, int], int]) -> str:
+    """Return what rocm-smi prints for GPUs of two processors; `links` has the weight of every pair that xGMI joins."""
+
+    def table(title: str, cell) -> str:
+        rows = [f"GPU{i}   " + "  ".join(cell((min(i, j), max(i, j))) if i != j else "0" for j in range(count))
+                for i in range(count)]  # fmt: skip
+        return f"{'=' * 30} {title} between two GPUs {'=' * 30}\n       {names}\n" + "\n".join(rows) + "\n\n"
+
+    names = "   ".join(f"GPU{i}" for i in range(count))
+    nodes = "".join(
+        f"GPU[{i}]\t\t: (Topology) Numa Node: {i * 2 // count}\nGPU[{i}]\t\t: (Topology) Numa Affinity: 0\n"
+        for i in range(count)
+    )
+    return (
+        f"{'=' * 28} ROCm System Management Interface {'=' * 28}\n"
+        + table("Weight", lambda pair: str(links.get(pair, 40)))
+        + table("Hops", lambda pair: "1" if pair in links else "2")
+        + table("Link Type", lambda pair: "XGMI" if pair in links else "PCIE")
+        + f"{'=' * 40} Numa Nodes {'=' * 40}\n{nodes}{'=' * 36} End of ROCm SMI Log {'=' * 36}\n"
+    )
+
+
 HWLOC = """<?xml version="1.0" encoding="UTF-8"?>
 <!DOCTYPE topology SYSTEM "hwloc2.dtd">
 <topology version="2.0">
@@ -173,5 +224,6 @@ SAMPLES = {
     "provider.xml": PROVIDER,
     "matrix.txt": MATRIX,
     "nvlinks.txt": NVLINKS,
+    "virtual.txt": VIRTUAL,
     "hwloc.xml": HWLOC,
 }

@@ -181,7 +181,7 @@ ERRORS = {
         DEVICES + "links: [{ends: [gpu0, gpu1], type: nvlink1, count: 0}]",
         r"count: expected .* >= 1, found 0",
     ),
-    "unknown node": ("nodes: [{name: n, machine: nowhere}]", "nowhere: expected a topology file or one of"),
+    "unknown node": ("nodes: [{name: n, machine: nowhere}]", "nowhere: expected a topology file, a name that"),
     "too slow": (
         DEVICES + f"links: [{{ends: [gpu0, gpu1], {LINK.replace('1.0e9', '1.0e-320')}}}]",
         r"bandwidth_bytes_per_s: expected a number of bytes a second >= 1e-06, found 1e-320",

@@ -4,8 +4,19 @@ from collections import Counter
 
 import pytest
 
-from tests.topologies.samples import MATRIX, NCCL, NVLINKS, PROVIDER, REAL, needs_real
-from topologies import TopologyError, parse_topology
+from tests.topologies.samples import (
+    BRIDGES,
+    MATRIX,
+    NCCL,
+    NO_PEERS,
+    NVLINKS,
+    PROVIDER,
+    REAL,
+    VIRTUAL,
+    needs_real,
+    rocm,
+)
+from topologies import TopologyError, collectives, load_topology, parse_topology
 from topologies.imports import import_machine
 
 V100 = "v100-sxm2-16gb"
@@ -101,9 +112,93 @@ def test_more_nvlinks_than_a_gpu_has_lead_to_a_switch(imported):
     assert meshed.route(0, 3).nodes == ("gpu0", "gpu3")
 
 
+def test_cards_in_pairs_on_bridges(imported):
+    """A transfer within a pair takes the 12 links of its bridge, another the PCIe of these cards, generation 4."""
+    topology = imported(BRIDGES, "a100-pcie-80gb")
+    machine = topology.machine
+    assert machine.route(0, 1).nodes == ("gpu0", "gpu1")
+    assert machine.bandwidth_bytes_per_s(0, 1) == 12 * 20e9
+    assert machine.route(0, 2).nodes == ("gpu0", "cpu0", "cpu1", "gpu2")
+    assert {link.type for link in machine.links if "cpu0" in link.ends} == {"pcie4x16", "amd-infinity-fabric"}
+    assert any("generation 4, 16 lanes" in note for note in topology.notes)
+    with pytest.raises(TopologyError, match=r"with NVLinks to a switch, .* found a100-pcie-80gb"):
+        imported(NVLINKS, "a100-pcie-80gb")
+
+
+def test_devices_of_a_processor_that_are_sys_from_each_other(imported):
+    """A virtual machine gives every GPU a PCIe root of its own; adapters belong to the nearest GPU's processor."""
+    topology = imported(VIRTUAL, "h100-sxm5-80gb")
+    assert links(topology.machine) == {
+        **{(f"{name}{i}", f"pcie{i}"): ("pcie5x16" + end, 1) for i in (0, 1) for name, end in NEAR.items()},
+        **{(node, "cpu0"): ("pcie5x16-uplink", 1) for node in ("pcie0", "pcie1", "nic2")},
+        ("gpu0", "gpu1"): ("nvlink4", 18),
+    }
+    assert any("SYS from each other" in note for note in topology.notes)
+
+
+NEAR = {"gpu": "", "nic": "-uplink"}
+
+
+def test_devices_without_peer_access_meet_in_host_memory(imported):
+    """Of two GPUs behind one uplink each has half of it; every byte is written to memory and read again."""
+    topology = imported(NO_PEERS, "rtx-4090")
+    machine = topology.machine
+    assert machine.route(0, 1).nodes == ("gpu0", "cpu0", "gpu1")
+    assert machine.bandwidth_bytes_per_s(0, 1) == 12e9
+    assert machine.route(0, 2).nodes == ("gpu0", "cpu0", "cpu1", "gpu2")
+    uses = {machine.resources[resource].name: amount for resource, amount in machine.route(0, 2).uses}
+    assert (uses["dram0"], uses["dram1"]) == (2.0, 2.0)
+    assert parse_topology(topology.text).resources == machine.resources
+    assert any("without peer access" in note for note in topology.notes)
+
+
+def test_a_box_of_4090s_is_the_packages_in_every_form(imported):
+    """Eight on two processors, as NCCL's XML, a matrix and a line: an all-reduce takes as long."""
+    gpu = '<pci busid="{0:02x}" class="0x030000" link_speed="16 GT/s" link_width="16"><gpu dev="{0}"/></pci>'
+    cpu = '<cpu numaid="{}" arch="x86_64" vendor="AuthenticAMD" familyid="25" modelid="1">{}</cpu>'
+    halves = [cpu.format(half, "".join(map(gpu.format, range(4 * half, 4 * half + 4)))) for half in (0, 1)]
+    names = [f"GPU{i}" for i in range(8)]
+    rows = [[name, *("X" if i == j else "NODE" if i // 4 == j // 4 else "SYS" for j in range(8)), f"{i // 4}"]
+            for i, name in enumerate(names)]  # fmt: skip
+    matrix = "\n".join(map(" ".join, ([*names, "NUMA"], *rows)))
+    machines = [
+        load_topology("pcie-8x-rtx4090"),
+        imported(f"<system>{''.join(halves)}</system>", "rtx-4090").machine,
+        imported(matrix, "rtx-4090").machine,
+        load_topology("8 x rtx-4090"),
+    ]
+    seconds = [
+        collectives.fastest(collectives.choices(machine, "all-reduce", tuple(range(8))), 1e8).alone.seconds(1e8)
+        for machine in machines
+    ]
+    assert seconds == pytest.approx([seconds[0]] * 4, rel=1e-9)
+
+
+CASES = REAL.parent / "cases"
+
+
+@pytest.mark.skipif(not CASES.is_dir(), reason="../shared/cases is not here")
+def test_reported_matrices():
+    bridged = import_machine(CASES / "a100_bridges_topo.txt", "a100-pcie-40gb").machine
+    assert physical_links(bridged)["nvlink3"] == 4 * 12
+    choices = collectives.choices(bridged, "all-reduce", tuple(range(8)))
+    bus_bandwidth = 1e8 * 2 * 7 / 8 / collectives.fastest(choices, 1e8).alone.seconds(1e8)
+    assert bus_bandwidth == pytest.approx(20e9, rel=0.25)  # reported: 20e9
+    hgx = import_machine(CASES / "hgx_sys.txt", "h100").machine
+    assert physical_links(hgx)["nvlink4-switch"] == 8 * 18
+    assert sum(name.startswith("cpu") for name in hgx.switches) == 2
+
+
 ROW = "GPU1    NV12     X      NV12    NV12    0-31\n"
 BOMB = '<!DOCTYPE x [<!ENTITY a "ha"><!ENTITY b "&a;&a;&a;">]><system>&b;</system>'
 ERRORS = {
+    "near a type": (
+        NVLINKS,
+        "rtx4090",
+        "--device: expected a type of device, found 'rtx4090': did you mean rtx-4090, ",
+    ),
+    "rocm-smi": (rocm(4, {}), "mi100", "found rocm-smi's: pip install extras/rocm_smi"),
+    "lstopo's text": ("Machine (126GB total)\n  Package L#0\n", V100, "expected hwloc's XML, .* lstopo --of xml --io"),
     "empty": ("", None, "expected a header GPU0"),
     "other text": ("hello\nworld\n", None, "expected a header GPU0"),
     "a row missing": (NVLINKS.replace(ROW, ""), V100, "expected a row for GPU1, found none"),
@@ -120,8 +215,8 @@ ERRORS = {
         V100,
         "GPU0, GPU2: expected closer, .* found SYS",
     ),
-    "nvlinks of none": (NVLINKS, "gtx-1080", "expected a --device with NVLinks, .* found gtx-1080"),
-    "unknown device": (NVLINKS, "v1000", r"^--device: expected a type of device \(a100.*\), found 'v1000'"),
+    "nvlinks of none": (NVLINKS, "gtx-1080", "expected a --device with NVLinks or xGMI, .* found gtx-1080"),
+    "unknown device": (NVLINKS, "x1", r"--device: expected a type of device \(a100.*\), found 'x1'"),
     "not XML": ("<system>", None, "expected XML, found no element found|expected XML, found"),
     "other XML": ("<platform/>", None, "expected <system> .*, found <platform>"),
     "entities": (BOMB, None, "expected XML without entities of its own, found <!ENTITY"),

@@ -4,8 +4,7 @@ from dataclasses import replace
 from math import prod
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from tests.simulator.programs import device_type
 from topologies import Kernel, Product, TopologyError, load_topology, parse_topology

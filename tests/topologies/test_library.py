@@ -43,7 +43,7 @@ def test_every_device_is_found_by_its_name_and_identity(name):
     others = [reading.device_type(other) for other in reading.device_names() if other != name]
     assert not {identity for other in others for identity in other.pci_ids} & set(kind.pci_ids)
     if kind.nvlinks is not None:
-        assert {kind.nvlinks.direct, kind.nvlinks.switched} <= set(reading.link_types())
+        assert {kind.nvlinks.direct, kind.nvlinks.switched or kind.nvlinks.direct} <= set(reading.link_types())
 
 
 COUNTS = {
@@ -170,7 +170,7 @@ def test_what_hosts_stage():
 def test_families_take_numbers(name):
     with pytest.raises(TopologyError, match=r"expected a number instead of K, as in uniform-16; found none"):
         load_topology("uniform-K")
-    with pytest.raises(TopologyError, match="expected a topology file or one of"):
+    with pytest.raises(TopologyError, match="expected a topology file, a name that"):
         load_topology(name)
 
 
@@ -190,8 +190,20 @@ def test_a_path_wins(tmp_path):
     assert load_topology(path).name == "uniform-1"
 
 
+@pytest.mark.parametrize(("name", "near"), [("dgx-h10", "dgx-h100"), ("p5.48xlarg", "p5.48xlarge")])
+def test_hints_know_the_names_of_products(name, near):
+    with pytest.raises(TopologyError, match=f"did you mean {re.escape(near)}, "):
+        load_topology(name)
+
+
+def test_the_number_of_a_version_may_be_left_out():
+    assert load_topology("8 x h100-sxm").devices == load_topology("8 x h100").devices
+    with pytest.raises(TopologyError, match=r"found 'h10'"):
+        load_topology("8 x h10")
+
+
 def test_unknown_name_lists_what_exists():
-    expected = r"^p3: expected .* one of .*p2\.8xlarge.*, uniform-K, or a line such as .*, found none of these$"
+    expected = r"^p3: expected a topology file, a name .*, or a line such as .*, found none of these$"
     with pytest.raises(TopologyError, match=expected):
         load_topology("p3")
 

@@ -15,8 +15,7 @@ from typing import Any
 from zlib import crc32
 
 import numpy as np
-from hypothesis import HealthCheck, Phase, given, seed, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, Phase, given, seed, settings, strategies as st
 from operator_verification.application import Application, Check
 
 from executor.cases import Case, Draw, Generate

@@ -1,6 +1,7 @@
 """Import machines from other tools: NCCL's topology XML and the output of `nvidia-smi topo -m`.
 
-Other packages add formats through entry points: `extras/hwloc` adds hwloc's XML, `extras/infragraph` InfraGraph's.
+Other packages add formats through entry points: `extras/hwloc` adds hwloc's XML, `extras/infragraph`
+InfraGraph's, `extras/rocm_smi` what `rocm-smi --showtopo` prints.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from xml.etree import ElementTree as ET
 from topologies.imports.nccl import NCCLReader
 from topologies.imports.parts import Parts
 from topologies.imports.smi import MatrixReader
-from topologies.load import parse_topology
+from topologies.load import parse_topology, staged
 from topologies.machine import Machine
 from topologies.reading import encode_record, read_text
 from topologies.schema import FORMAT, TopologyError, TopologyFile
@@ -70,7 +71,9 @@ def import_machine(path: str | Path, device: str | None = None) -> Imported:
             switches=tuple(parts.switches),
             links=tuple(parts.links),
         )
-        notes = tuple(parts.notes)
+        file, notes = staged(file), tuple(parts.notes)
+        if file.memories:
+            notes += ("GPUs without peer access exchange data through host memory, whose bandwidth is assumed.",)
         written = "".join(f"# {note}\n" for note in (f"Imported from {path.name!r}, {kind}.", *notes))
         written += encode_record(file)
         return Imported(parse_topology(written, "as imported"), written, notes)
@@ -83,6 +86,10 @@ def _read(text: str, parts: Parts) -> str:
         if (other := cast(OtherFormat, entry.load())).recognizes(text):
             other.read(text, parts)
             return other.title
+    if text.startswith("Machine ("):
+        raise TopologyError("expected hwloc's XML, found its text: run lstopo --of xml --io > machine.xml")
+    if "Link Type between two GPUs" in text:
+        raise TopologyError("expected nvidia-smi's matrix, found rocm-smi's: pip install extras/rocm_smi")
     if _MAPPING.match(text):
         raise TopologyError(f"expected XML or the output of nvidia-smi topo -m, found a mapping; {ADVICE}")
     if not text.lstrip().startswith("<"):
@@ -109,6 +116,3 @@ def parse_xml(text: str) -> ET.Element:
         if depth > DEEPEST:
             raise TopologyError(f"expected XML at most {DEEPEST} elements deep, found more")
     return root
-
-
-__all__ = ["Imported", "import_machine", "parse_xml"]

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from xml.etree import ElementTree as ET
 
 from topologies import reading
-from topologies.imports.parts import Parts
+from topologies.imports.parts import SOCKET_LINKS, Parts
 from topologies.schema import TopologyError
 
 SPEEDS = {"2.5": 1, "5": 2, "8": 3, "16": 4, "32": 5, "64": 6}  # GT/s to PCIe generation
@@ -74,14 +74,16 @@ class NCCLReader:
         generation = SPEEDS.get(speed[1].removesuffix(".0")) if speed else None
         width = _number(element, "link_width", "0", 0, 32)
         if generation is None or width == 0:
-            self.parts.note("PCIe links without a speed or width are assumed to be generation 3, 16 lanes, as in NCCL.")
-        return self.parts.pcie(generation or 3, width or 16, uplink=uplink)
+            usual = self.parts.generation()
+            self.parts.note(f"PCIe links without a speed or width are assumed to be generation {usual}, 16 lanes.")
+        return self.parts.pcie(generation or self.parts.generation(), width or 16, uplink=uplink)
 
     def _socket_link(self, processor: ET.Element) -> str:
         kind = _socket_link(processor)
+        usual = SOCKET_LINKS[self.parts.generation()]
         if kind is None:
-            self.parts.note("The file does not name the processors; links between them are assumed to be upi-skylake.")
-        return kind or "upi-skylake"
+            self.parts.note(f"The file does not name the processors; links between them are assumed to be {usual}.")
+        return kind or usual
 
     def _join_nvlinks(self) -> None:
         ends: dict[tuple[str, str], int] = {}
@@ -92,7 +94,7 @@ class NCCLReader:
         if any(other == "nvswitch" for _, other in ends):
             switch = self.parts.add_switch("nvswitch")
         for (gpu, other), count in ends.items():
-            kinds = self.parts.nvlinks(gpu)
+            kinds = self.parts.nvlinks(gpu, switched=other == "nvswitch")
             if other == "nvswitch":
                 self.parts.link(gpu, switch, kinds.switched, count)
             elif (back := ends.get((other, gpu), count)) != count:

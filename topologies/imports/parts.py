@@ -7,11 +7,16 @@ from collections.abc import Iterable
 from itertools import combinations
 
 from topologies import reading
+from topologies.load import device_named
 from topologies.schema import DeviceEntry, DeviceSpec, LinkEntry, LinkType, NVLinks, SwitchEntry, TopologyError
 
 MOST = 4096  # parts of one kind
 GENERATIONS = {1: 15, 2: 30, 3: 60, 4: 120, 5: 240, 6: 480}
 """PCIe bandwidth of 80 lanes in 1e9 bytes/s, as in NCCL (src/graph/topo.cc): 12e9 for x16 of generation 3."""
+
+SOCKET_LINKS = dict.fromkeys((1, 2), "qpi-broadwell") | {3: "upi-skylake", 4: "amd-infinity-fabric"}
+SOCKET_LINKS |= dict.fromkeys((5, 6), "upi-sapphire-rapids")
+"""The usual link between processors, by their generation of PCIe."""
 
 _ENDPOINT, _UPLINK = "pcie3x16", "pcie3x16-uplink"  # their latencies hold for all generations
 
@@ -63,6 +68,10 @@ class Parts:
         name = f"{a}-{b}-{kind}" if beside else None
         self.links.append(LinkEntry(ends=(a, b), type=kind, count=count, name=name))
 
+    def generation(self) -> int:
+        """Return the generation of PCIe of all GPUs: the lowest of their types."""
+        return min(reading.device_type(entry.type).pcie_generation for entry in self.devices)
+
     def pcie(self, generation: int, width: int, *, uplink: bool) -> str:
         """Return a PCIe link type, created if the package has none; an uplink does not end at a device."""
         name = f"pcie{generation}x{width}" + ("-uplink" if uplink else "")
@@ -74,11 +83,12 @@ class Parts:
             )
         return name
 
-    def nvlinks(self, gpu: str) -> NVLinks:
-        """Return the NVLinks of a GPU's type; raise `TopologyError` if it has none."""
+    def nvlinks(self, gpu: str, *, switched: bool = False) -> NVLinks:
+        """Return the NVLinks of a GPU's type; raise `TopologyError` if it has none, or none to a switch."""
         kind = reading.device_type(next(entry.type for entry in self.devices if entry.name == gpu))
-        if kind.nvlinks is None:
-            raise TopologyError(f"expected a --device with NVLinks, because the file lists some, found {kind.name}")
+        if kind.nvlinks is None or (switched and not kind.nvlinks.switched):
+            what = "NVLinks to a switch" if kind.nvlinks else "NVLinks or xGMI"
+            raise TopologyError(f"expected a --device with {what}, because the file lists some, found {kind.name}")
         return kind.nvlinks
 
     def join_sockets(self, processors: Iterable[str], kind: str) -> None:
@@ -89,7 +99,7 @@ class Parts:
 
 def _device(name: str) -> DeviceSpec:
     try:
-        return reading.device_type(name)
+        return reading.device_type(device_named(name))
     except TopologyError as error:
         raise TopologyError(f"--device: {error}") from error
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from itertools import chain, combinations
 
-from topologies.imports.parts import MOST, Parts
+from topologies.imports.parts import MOST, SOCKET_LINKS, Parts
 from topologies.schema import TopologyError
 
 CLOSENESS = {"PIX": 0, "PXB": 1, "PHB": 2, "NODE": 3, "SYS": 4, "SOC": 4}
@@ -37,6 +37,7 @@ class _Matrix:
             if name not in rows:
                 raise TopologyError(f"expected a row for {name}, found none")
             self._read_row(name, rows[name])
+        self.hides_paths = any(map(_count, self.between.values()))
 
     def _read_row(self, name: str, words: Sequence[str]) -> None:
         if len(words) < len(self.names):
@@ -50,7 +51,8 @@ class _Matrix:
                     f"{name}, {other}: expected the same both ways, found {word!r} and {self.between[other, name]!r}"
                 )
             self.between[name, other] = word
-        self.affinity[name] = next(iter(words[len(self.names) :]), "")
+        nearest = min(zip(words, self.names, strict=False), key=lambda pair: CLOSENESS.get(pair[0], SOCKETS))[1]
+        self.affinity[name] = next(iter(words[len(self.names) :]), self.affinity.get(nearest, ""))
 
 
 class MatrixReader:
@@ -66,15 +68,16 @@ class MatrixReader:
         for name in names:
             is_gpu = name.startswith("GPU")
             self.nodes[name] = self.parts.add_gpu(len(self.parts.devices)) if is_gpu else self.parts.add_switch("nic")
-        self.parts.note("The matrix gives no speeds: PCIe links are assumed to be generation 3, 16 lanes.")
+        generation = self.parts.generation()
+        self.parts.note(f"The matrix gives no speeds: PCIe links are assumed to be generation {generation}, 16 lanes.")
         groups = [[name] for name in names]
         tops = dict(self.nodes)  # the highest node above each name
         for closeness in range(SOCKETS):
             groups = self._join(groups, tops, closeness)
         sockets = [tops[group[0]] for group in groups]
         if len(sockets) > 1:
-            self.parts.note("It names no processors: links between them are assumed to be upi-skylake.")
-        self.parts.join_sockets(sockets, "upi-skylake")
+            self.parts.note(f"It names no processors: links between them are assumed to be {SOCKET_LINKS[generation]}.")
+        self.parts.join_sockets(sockets, SOCKET_LINKS[generation])
         self._join_nvlinks([name for name in names if name.startswith("GPU")])
 
     def _join(self, groups: list[list[str]], tops: dict[str, str], closeness: int) -> list[list[str]]:
@@ -87,7 +90,7 @@ class MatrixReader:
             node = self.parts.add_switch(KINDS[closeness])
             for child in below:
                 ends_here = child in self.nodes.values() and child.startswith("gpu")
-                self.parts.link(child, node, self.parts.pcie(3, 16, uplink=not ends_here))
+                self.parts.link(child, node, self.parts.pcie(self.parts.generation(), 16, uplink=not ends_here))
             tops.update(dict.fromkeys(members, node))
         return joined
 
@@ -101,18 +104,26 @@ class MatrixReader:
                 waiting = [other for other in waiting if other not in near]
                 group.extend(chain(*near))
             for a, b in combinations(group, 2):
-                if CLOSENESS.get(word := self.matrix.between[a, b], 0) > closeness:
+                if (word := self.matrix.between[a, b]) in CLOSENESS and self._closeness(a, b) > closeness:
                     raise TopologyError(f"{a}, {b}: expected closer, to agree with other entries, found {word}")
             joined.append(group)
         return joined
 
     def _closeness(self, a: str, b: str) -> int:
-        """Return how close two devices are over PCIe; if an NVLink hides it, compare their processors instead."""
-        word = self.matrix.between[a, b]
-        if word in CLOSENESS:
+        """Return how close two devices are over PCIe; if an NVLink hides it, compare their processors instead.
+
+        Virtual machines give each GPU of a switch of NVLinks a PCIe root of its own: SYS does not separate those of one
+        processor.
+        """
+        matrix, word = self.matrix, self.matrix.between[a, b]
+        same = matrix.affinity[a] == matrix.affinity[b]
+        if word in CLOSENESS and not (
+            CLOSENESS[word] == SOCKETS and matrix.hides_paths and same and matrix.affinity[a]
+        ):
             return CLOSENESS[word]
-        same = self.matrix.affinity[a] == self.matrix.affinity[b]
         self.parts.note("NVLinks hide the PCIe paths: GPUs of the same processor are attached to it one by one.")
+        if word in CLOSENESS:
+            self.parts.note("Some devices of one processor are SYS from each other: all are attached to it.")
         return SOCKETS - 1 if same else SOCKETS
 
     def _join_nvlinks(self, gpus: Sequence[str]) -> None:
@@ -121,10 +132,11 @@ class MatrixReader:
             return
         total = {gpu: sum(count for pair, count in counts.items() if gpu in pair) for gpu in gpus}
         kinds = self.parts.nvlinks(self.nodes[gpus[0]])
-        if max(total.values()) <= kinds.count:
+        if max(total.values()) <= kinds.count or kinds.direct == kinds.switched:
             for (a, b), count in counts.items():
                 self.parts.link(self.nodes[a], self.nodes[b], kinds.direct, count)
             return
+        kinds = self.parts.nvlinks(self.nodes[gpus[0]], switched=True)
         switch = self.parts.add_switch("nvswitch")
         self.parts.note(
             f"The matrix counts more NVLinks per GPU than its {kinds.count}: they are assumed to go to a switch."

@@ -23,8 +23,18 @@ from executor.cases import Array, Draw
 from executor.values import indices
 from operator_verification.application import EXACT, Application, Check, PartError, blank, compared, difference
 from planner.errors import PlanError
-from planner.layout import EVERYWHERE, Production, Region, Signature, Strategy, Ways, eligible, local_shape, needed
-from planner.layout import production as produce
+from planner.layout import (
+    EVERYWHERE,
+    Production,
+    Region,
+    Signature,
+    Strategy,
+    Ways,
+    eligible,
+    local_shape,
+    needed,
+    production as produce,
+)
 from planner.program.calls import node_work
 from planner.program.tasks import SlicedCall
 from tdl import REDUCERS, Affine, Halo, Output

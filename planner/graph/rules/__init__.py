@@ -7,15 +7,15 @@ the statistics, so the nodes that compute the statistics get no gradient of thei
 
 from planner.graph.rules import attention, compound, elementwise, matrix, reduction, shape
 from planner.graph.rules.base import (
-    Backward,
-    Gradient,
-    Gradients,
-    Rule,
-    apply_rule,
-    flat,
-    level,
-    materialize,
-    zeros,
+    Backward as Backward,
+    Gradient as Gradient,
+    Gradients as Gradients,
+    Rule as Rule,
+    apply_rule as apply_rule,
+    flat as flat,
+    level as level,
+    materialize as materialize,
+    zeros as zeros,
 )
 
 _FAMILIES = (elementwise, matrix, reduction, shape, compound, attention)
@@ -26,17 +26,3 @@ UNBOUNDED = frozenset((
     "pow", "pow_scalar", "reciprocal", "rpow_scalar", "rsqrt", "sinh", "sqrt", "torch_call",
 ))  # fmt: skip
 """Operators without a finite result or slope for some operands of ordinary size, or that are unknown here."""
-
-__all__ = [
-    "RULES",
-    "UNBOUNDED",
-    "Backward",
-    "Gradient",
-    "Gradients",
-    "Rule",
-    "apply_rule",
-    "flat",
-    "level",
-    "materialize",
-    "zeros",
-]

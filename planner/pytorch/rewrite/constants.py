@@ -6,8 +6,7 @@ Extents that depend on data, as with a selecting mask, are those of the example,
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterable, Mapping
-from collections.abc import Set as AbstractSet
+from collections.abc import Callable, Iterable, Mapping, Set as AbstractSet
 from operator import attrgetter
 from typing import Any
 

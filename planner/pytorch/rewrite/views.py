@@ -9,8 +9,7 @@ from string import ascii_letters
 
 from planner.errors import GraphError
 from planner.graph.build import ONES, ZEROS
-from planner.graph.ir import Value as Attribute
-from planner.graph.ir import groups
+from planner.graph.ir import Value as Attribute, groups
 from planner.pytorch.rewrite.axes import Value
 from planner.pytorch.translate.translation import Group, Translation
 

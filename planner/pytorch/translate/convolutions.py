@@ -11,8 +11,7 @@ from math import prod
 import torch
 import torch.nn.functional as F  # noqa: N812
 
-from planner.graph.ir import FLOATING
-from planner.graph.ir import Value as Attribute
+from planner.graph.ir import FLOATING, Value as Attribute
 from planner.pytorch.rewrite.axes import Value
 from planner.pytorch.rewrite.views import dense, densely, view
 from planner.pytorch.state.contents import Content, value_of

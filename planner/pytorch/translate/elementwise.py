@@ -7,8 +7,7 @@ from math import isnan, prod
 
 import torch
 
-from planner.graph.ir import FLOATING, ITEM_BYTES
-from planner.graph.ir import Value as Attribute
+from planner.graph.ir import FLOATING, ITEM_BYTES, Value as Attribute
 from planner.graph.training import iteration
 from planner.pytorch.rewrite.axes import Value
 from planner.pytorch.rewrite.views import densely, view

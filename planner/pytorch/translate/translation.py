@@ -10,8 +10,7 @@ import numpy as np
 
 from planner.graph.build import ONES, ZEROS, GraphBuilder
 from planner.graph.infer import describe
-from planner.graph.ir import FLOATING, Array, Init, Node, Tensor
-from planner.graph.ir import Value as Attribute
+from planner.graph.ir import FLOATING, Array, Init, Node, Tensor, Value as Attribute
 from planner.pytorch.rewrite.axes import Cuts, TiedAxes, Value, parts
 
 Group = tuple[int, ...]

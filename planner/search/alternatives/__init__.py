@@ -6,7 +6,10 @@ the choices that can be satisfied at the largest number of steps are considered.
 restriction, as far as the limits allow.
 """
 
-from planner.search.alternatives.by_name import named
-from planner.search.alternatives.parallelism import data_parallel, hybrid, hybrid_may_cost_less, model_parallel
-
-__all__ = ["data_parallel", "hybrid", "hybrid_may_cost_less", "model_parallel", "named"]
+from planner.search.alternatives.by_name import named as named
+from planner.search.alternatives.parallelism import (
+    data_parallel as data_parallel,
+    hybrid as hybrid,
+    hybrid_may_cost_less as hybrid_may_cost_less,
+    model_parallel as model_parallel,
+)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from itertools import chain as joined
-from itertools import pairwise
+from itertools import chain as joined, pairwise
 
 import numpy as np
 from numpy.typing import NDArray

@@ -6,8 +6,7 @@ from math import pi
 
 from tdl.catalog.elementwise import pointwise
 from tdl.expr import Expr
-from tdl.language import absolute, exp, floor, sign, sin, sqrt, where
-from tdl.language import lgamma as log_gamma
+from tdl.language import absolute, exp, floor, lgamma as log_gamma, sign, sin, sqrt, where
 
 
 @pointwise
