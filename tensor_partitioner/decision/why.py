@@ -160,7 +160,7 @@ def verdict(
         f"{quantity(best.margin_bytes, 'B')} of memory to spare."
     )
     families = of_families(candidates)
-    others = [c for c in families if c is not best and c.fits]
+    others = [c for c in families if c is not best and c.fits and c.seconds_per_step >= best.seconds_per_step]
     if not others:
         return f"{said} Nothing else that was priced fits." if len(families) > 1 else said
     alike = [c for c in others if c.seconds_per_step < AS_FAST * best.seconds_per_step]
