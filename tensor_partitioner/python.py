@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -17,8 +17,6 @@ from tensor_partitioner.display import nearest
 from topologies import Machine
 
 if TYPE_CHECKING:
-    from planner.report.schema import Report
-    from simulator.projection.result import Projection
     from tensor_partitioner.decision.record import Decision
     from tensor_partitioner.decision.varied import Varied
 
@@ -81,25 +79,11 @@ def plan(model: str | planner.Graph, workers: int | None = None, **options: Any)
     return result
 
 
-@overload
-def simulate(
-    source: planner.Plan,
-    topo: str | Machine,
-    *,
-    prefetch: int = 1,
-    overlap: bool = True,
-    collectives: str = "auto",
-) -> Report: ...
-@overload
-def simulate(
-    source: planner.Plan | str | Path, topo: str | Machine | None = None, **options: Any
-) -> Report | Projection: ...
-def simulate(
-    source: planner.Plan | str | Path, topo: str | Machine | None = None, **options: Any
-) -> Report | Projection:
+def simulate(source: planner.Plan | str | Path, topo: str | Machine | None = None, **options: Any) -> Any:
     """Predict a step of a plan, a plan.json or a model, as the command `simulate` does.
 
-    A plan is simulated message by message if no `stack` is given. `options` are those of the command:
+    Returns a Report of a plan simulated message by message, which is the default, or a Projection under a framework's
+    stack. `options` are those of the command:
     `parallel="tp=2,dp=4"`, `stack`, `prefetch`, ... Raises InputError or TopologyError with the command's message.
 
     >>> import tensor_partitioner as tp
@@ -107,14 +91,12 @@ def simulate(
     True
     """
     if not isinstance(source, planner.Plan):
-        result: Report | Projection = _called("simulate", "predicted", options, str(source), topo)[-1]
-    elif options.keys() <= {"prefetch", "overlap", "collectives"}:
-        result = import_module("simulator").simulate(source, topo, **options)
-    else:
-        with TemporaryDirectory() as folder:
-            source.save(Path(folder, "plan.json"))
-            result = simulate(Path(folder, "plan.json"), topo, **options)
-    return result
+        return _called("simulate", "predicted", options, str(source), topo)[-1]
+    if options.keys() <= {"prefetch", "overlap", "collectives"}:
+        return import_module("simulator").simulate(source, topo, **options)
+    with TemporaryDirectory() as folder:
+        source.save(Path(folder, "plan.json"))
+        return simulate(Path(folder, "plan.json"), topo, **options)
 
 
 def _called(name: str, function: str, given: Mapping[str, object], source: object, topo: object = None) -> Any:

@@ -78,9 +78,10 @@ def _parallelism(setup: Setup) -> Iterator[Flag]:
         yield "pipeline-model-parallel-layout", f"'{_layout(setup.stage_layers)}'"
     elif parallel.chunks > 1 and parallel.pp > 1:
         yield "num-virtual-stages-per-pipeline-rank", parallel.chunks
+    if parallel.dp * parallel.cp > 1:
+        yield "overlap-grad-reduce", True
     if parallel.zero:
         yield "use-distributed-optimizer", True
-        yield "overlap-grad-reduce", True
         yield "overlap-param-gather", True
     if parallel.zero in SHARDED:
         yield "use-megatron-fsdp", True

@@ -173,6 +173,6 @@ class Kept:
         total, read = 0, self._read_backward - (self._read_outside if again else set())
         for share in shares:
             total += sum(int(self.in_place.get(name, size)) for name, size in share.writes.items() if name in read)
-            if self._kernels.keeps_masks and tdl.catalog[share.node.op].only_in_training:
+            if tdl.catalog[share.node.op].only_in_training:
                 total += sum(share.writes.values()) // ITEM_BYTES[share.dtype]
         return total

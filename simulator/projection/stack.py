@@ -29,22 +29,21 @@ SOFTMAX_APART: tuple[Function, float] = "softmax", 5.0
 
 @dataclass(frozen=True, slots=True)
 class Kernels:
-    """Which operators a stack fuses into one kernel, and whether dropout stores its masks.
+    """Which operators a stack fuses into one kernel, and how its kernels compute.
 
     `fusion`: one kernel per operator (a norm or a softmax is one); or also one per run of element-wise operators; or
-    one for everything between two matrix products. A mask has one byte per element. `passes` lists functions that are
-    written as several element-wise ones, and how much longer they take than one kernel. `products` is the dtype to
-    which layers convert activations and weights before multiplying; None for their own. `attention` is the kernel for
-    attention that stores no matrix. `selective` recomputation covers attention that stores its matrix, or keeps every
-    second product of a layer and the result of attention. A loss works in place on the logits (`loss_in_place`) or
-    converts them to float32. A masked softmax is one kernel if heads times samples is a multiple of `softmaxes`,
-    otherwise one per operator in float32. The operands of a long sum are read again (`rereads`) by what needs the sum.
-    `unaligned` products of 16 bits, whose rows do not start at multiples of 16 bytes, have their operands padded or use
-    slower library kernels. `libraries` is the year of the libraries that compute products.
+    one for everything between two matrix products. `passes` lists functions that are written as several element-wise
+    ones, and how much longer they take than one kernel. `products` is the dtype to which layers convert activations and
+    weights before multiplying; None for their own. `attention` is the kernel for attention that stores no matrix.
+    `selective` recomputation covers attention that stores its matrix, or keeps every second product of a layer and the
+    result of attention. A loss works in place on the logits (`loss_in_place`) or converts them to float32. A masked
+    softmax is one kernel if heads times samples is a multiple of `softmaxes`, otherwise one per operator in float32.
+    The operands of a long sum are read again (`rereads`) by what needs the sum. `unaligned` products of 16 bits, whose
+    rows do not start at multiples of 16 bytes, have their operands padded or use slower library kernels. `libraries` is
+    the year of the libraries that compute products.
     """
 
     fusion: Fusion
-    keeps_masks: bool = True
     passes: tuple[tuple[Function, float], ...] = ()
     products: str | None = None
     attention: AttentionKernel = "flash-2"
@@ -159,7 +158,7 @@ SCALED_GRADIENTS = 16.0
 
 _MEGATRON_CORE = Stack(
     replace(MEGATRON, attention="native"), host_s=6e-6, gradient_bytes=4, update_bytes=SCALED_GRADIENTS,
-    adds_up_beside=True, scatters_messages=True,
+    adds_up_beside=True, scatters_messages=True, overlaps_parameters=True,
 )  # fmt: skip
 
 STACKS: Mapping[str, Stack] = {
@@ -179,7 +178,7 @@ STACKS: Mapping[str, Stack] = {
     "megatron": _MEGATRON_CORE,
     "nemo": replace(
         _MEGATRON_CORE, kernels=replace(_MEGATRON_CORE.kernels, loss_in_place=True), gradient_bytes=2,
-        hides_exchanges=True, overlaps_parameters=True,
+        hides_exchanges=True,
     ),
     "megatron-2021": Stack(
         replace(MEGATRON, libraries=2021), host_s=6e-6, gradient_bytes=2, update_bytes=SCALED_GRADIENTS,
@@ -199,9 +198,10 @@ What selective recomputation keeps follows Megatron-LM (Korthikanti et al., 2022
 Composer lets FSDP gather a layer's weights in the backward pass only after the layer before has computed
 (`backward_prefetch`, default BACKWARD_POST: docs.mosaicml.com). Up to llm-foundry 0.4, attention is the first
 FlashAttention, and the loss is that of its authors.
-NeMo changes Megatron Core's defaults: gradients of 16 bits, overlapped tensor parallel exchanges and gathers of updated
-weights, Transformer Engine's loss (github.com/NVIDIA-NeMo/Megatron-Bridge,
-src/megatron/bridge/perf_recipes/_common.py).
+Megatron Core gathers updated weights and reduces gradients beside computation if it is told to
+(`--overlap-param-gather`, `--overlap-grad-reduce`), as its exports here tell it. NeMo changes Megatron Core's defaults:
+gradients of 16 bits, overlapped tensor parallel exchanges, Transformer Engine's loss
+(github.com/NVIDIA-NeMo/Megatron-Bridge, src/megatron/bridge/perf_recipes/_common.py).
 Megatron-LM of 2021 accumulates 16-bit gradients in 16 bits and reduces them after the last backward pass, or leaves
 both to PyTorch's DDP (`overlaps_gradients`; github.com/NVIDIA/Megatron-LM, de7dc40f88: `--DDP-impl`,
 megatron/model/distributed.py).

@@ -172,7 +172,7 @@ def commands(  # noqa: PLR0913, PLR0917 -- what a decision was made of
     yield f"plan {named} -o plan.json" if isinstance(source, ZooModel) else decided
     yield from running
     nodes = "" if machine.per_node in {1, DEVICES_PER_NODE} else f" {topo}"
-    for name in sorted(known, key=lambda name: known[name].stack != stack):
+    for name in sorted(known, key=lambda name: known[name].stack != stack.partition(",")[0]):
         if not known[name].cannot(setup):
             yield f"export-plan {named} --to {name}{nodes}"
 

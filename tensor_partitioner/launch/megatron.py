@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 
 from planner.errors import InputError
+from simulator.projection.stack import stack_named
 from tensor_partitioner.launch.launch import Fields, LaunchFile, Value, product
 
 PRINTED = re.compile(r"^.*?\b(\w+) \.{3,} ?(.*)$", re.MULTILINE)
@@ -154,6 +155,26 @@ def _multiplied(known: Mapping[str, str], match: re.Match[str]) -> str:
     return match[0] if (result := product(values)) is None else str(result)
 
 
+SETTINGS = {
+    "overlap-grad-reduce": "overlaps-gradients=yes", "overlap-param-gather": "overlaps-parameters=yes",
+    "tp-comm-overlap": "hides-exchanges=yes", "cross-entropy-loss-fusion": "loss-in-place=yes",
+    "grad-reduce-in-bf16": "gradient-bytes=2", "fp8-param-gather": "gathered-bytes=1",
+    "no-gradient-accumulation-fusion": "adds-up-beside=no",
+}  # fmt: skip
+"""Fields of the stack that settings change. Megatron-LM overlaps nothing unless it is told to."""
+
+
+def _stack(fields: Fields, stack: str) -> str:
+    """Return a stack with the fields that settings change."""
+    for name, change in SETTINGS.items():
+        is_off = not fields.switch(name)
+        if is_off and not (change.endswith("=yes") and (stack.startswith("megatron") or name in fields.values)):
+            continue
+        changed = f"{stack},{change.replace('=yes', '=no') if is_off else change}"
+        stack = stack if stack_named(changed) == stack_named(stack) else changed
+    return stack
+
+
 def launch_of(fields: Fields, engine: str = "Megatron-LM", stack: str = "megatron") -> LaunchFile:
     """Return the training that Megatron-LM's arguments describe. Raises InputError for unsupported models."""
     assumed: list[str] = []
@@ -178,7 +199,7 @@ def launch_of(fields: Fields, engine: str = "Megatron-LM", stack: str = "megatro
     return LaunchFile(
         path=fields.path,
         engine="Megatron-DeepSpeed" if deepspeed else engine,
-        stack="megatron-deepspeed" if deepspeed else stack,
+        stack="megatron-deepspeed" if deepspeed else _stack(fields, stack),
         model=model,
         options=options,
         degrees=degrees,

@@ -13,6 +13,7 @@ from planner.export.targets import TARGETS
 from planner.export.transformers import transformer_of
 from planner.parallel import Parallel
 from tensor_partitioner.launch import read_launch
+from tensor_partitioner.projection import project
 
 SCRIPT = """#!/bin/bash
 GPUS_PER_NODE=8
@@ -52,6 +53,9 @@ def test_a_script_with_variables_arrays_and_comments_is_read(tmp_path):
     assert str(parallel) == "pp=4,dp=2,tp=2,sp,zero=1,micro-batch=2,schedule=interleaved:2,recompute=selective"
     assert launch.samples(16) == 64
     assert launch.assumed == ()
+    assert launch.stack == "megatron,overlaps-gradients=no,overlaps-parameters=no"
+    overlapping = SCRIPT.replace("--bf16", "--bf16 --overlap-grad-reduce --overlap-param-gather --tp-comm-overlap")
+    assert read_launch(written(tmp_path, "overlaps.sh", overlapping)).stack == "megatron,hides-exchanges=yes"
 
 
 def test_arguments_as_they_are_printed_are_read(tmp_path):
@@ -107,6 +111,12 @@ def test_what_an_exporter_writes_is_read_again(engine, name, seed, tmp_path):
     if engine == "megatron":
         again = transformer_of(planner.model(launch.model, batch=batch, **launch.options))
         assert again == transformer_of(setup.graph)
+        if parallel.zero < 2:  # Megatron-FSDP does not fuse the accumulation of gradients
+            said, priced = (
+                project(model, options, batch=batch, parallel=parallel, machine="hgx-h100-nodes-2", stack=stack).seconds
+                for stack in (launch.stack, TARGETS[engine].stack)
+            )
+            assert said == priced
 
 
 REFUSED = {
