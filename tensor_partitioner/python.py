@@ -58,6 +58,8 @@ def decide_each(model: str, topo: str | None = None, **options: object) -> tuple
     >>> [cell.values for cell in tp.decide_each("mlp-2-64", "hgx-h100", vary="batch=16,32")]
     [{'batch': '16'}, {'batch': '32'}]
     """
+    if not isinstance(topo, str | None) or "vary" not in options:
+        raise InputError("decide_each: expected a machine as text, and vary, as in vary='batch=64,128'")
     cells: tuple[Varied, ...] = _called("decide", "varied", options, model, topo)
     return cells
 

@@ -234,28 +234,31 @@ def stack_named(text: str) -> Stack:
         field = field.strip().replace("-", "_")
         if field not in FIELDS:
             names = sorted(name.replace("_", "-") for name in FIELDS)
-            raise InputError(f"stack: expected a field among {', '.join(names)}, found {change!r}")
+            hint = nearest(field.replace("_", "-"), names) or f": expected one of {', '.join(names)}"
+            raise InputError(f"stack: unknown field {change!r}{hint}")
         owner, kind = FIELDS[field]
-        changed = {field: _converted(value, kind, f"stack: {field.replace('_', '-')}")}
+        changed = {field: _converted(value.strip(), kind, field)}
         kernels = replace(stack.kernels, **changed) if owner is Kernels else stack.kernels
         stack = replace(stack, kernels=kernels, **(changed if owner is Stack else {}))
     return stack
 
 
-def _converted(text: str, kind: Any, where: str) -> Any:
-    """Return the value of a type that a text spells. Raises InputError naming `where`."""
+def _converted(text: str, kind: Any, field: str) -> Any:
+    """Return the value of a field that a text spells; a number is at least 0, and 1 for a count or a factor."""
+    least = int(kind is not float or getattr(_DEFAULTS, field, 0) >= 1) if field != "update_gradient_bytes" else 0
     try:
         value = msgspec.convert(SWITCHES.get(text, text), kind, strict=False)
-        if isinstance(value, bool) or not isinstance(value, int | float) or isinstance(value, int) <= value <= LARGEST:
+        if isinstance(value, bool) or not isinstance(value, int | float) or least <= value <= LARGEST:
             return value
     except msgspec.ValidationError:
         pass
-    kinds = (KINDS.get(part) or repr(part) for part in get_args(kind) or (kind,))
-    raise InputError(f"{where}: expected {' or '.join(kinds)}, found {text!r}")
+    kinds = " or ".join(KINDS.get(part) or repr(part) for part in get_args(kind) or (kind,)).format(least)
+    raise InputError(f"stack: {field.replace('_', '-')}: expected {kinds}, found {text!r}")
 
 
+_DEFAULTS = STACKS["megatron"]
 SWITCHES = {"yes": True, "no": False, "on": True, "off": False, "none": None}
-KINDS = {bool: "yes or no", int: "a whole number from 1", float: "a number from 0", NoneType: "none"}
+KINDS = {bool: "yes or no", int: "a whole number from {}", float: "a number from {}", NoneType: "none"}
 LARGEST = 1e15
 FIELDS = {
     name: (owner, kind)

@@ -68,7 +68,7 @@ MEASURED_HELP = (
 )
 OF_ONE = {"-o": "output", "--page": "page_path", "--measured": "measured"}
 MOST_DOLLARS = 1e6
-BATCH = "the largest that fits without accumulation, up to 4096 per device"
+BATCH = "the largest that fits with memory to spare, without accumulation, up to 4096 per device"
 SEARCHED = {
     "micro_batches": "decided by the search, see --pin micro-batch=; 1 for a file.py:function",
     "recompute": "decided by the search, see --pin recompute=; none for a file.py:function",

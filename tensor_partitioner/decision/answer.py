@@ -22,7 +22,7 @@ from tensor_partitioner.decision.record import (
     memory_risk,
     published_scores,
 )
-from tensor_partitioner.decision.why import left_open, not_their_best, one_device
+from tensor_partitioner.decision.why import AS_FAST, left_open, not_their_best, one_device
 
 HEADING = 10
 """Width of the column of labels, in characters."""
@@ -108,7 +108,7 @@ def facts(decision: Decision) -> Iterator[tuple[str, str]]:
     if decision.anchor is not None:
         yield "anchored", _anchored(decision.anchor)
     yield "memory", f"{needed} of {capacity} on the fullest device, {spare(decision)}"
-    if decision.faster is not None:
+    if decision.faster is not None and decision.faster.seconds_per_step * AS_FAST < best.seconds_per_step:
         yield "faster", _faster(decision.best, decision.faster)
     yield "assumed", assumed(decision)
     if decision.not_priced:

@@ -147,12 +147,12 @@ def decide(  # noqa: PLR0913 -- keyword settings
 
     `model` is a name of the zoo, a graph or anything that `planner.model` takes; `options` are the model's. `batch` is
     the number of samples of a step over all devices. By default it is that of the graph, or for a model of the zoo the
-    largest power of two per device, up to 4096, that fits without accumulation. With an `engine`, only candidates that
-    its exporter accepts are searched, priced by its stack unless `stack` is given. `pins` fix degrees, as in `tp=4`.
-    `measured` is a measured step of the model with this batch, as in "dp=8 = 4.97 s", by which predictions are
-    corrected. No candidate that was left out is faster than `search.lower_bound_s`. With the stack "ours", and on
-    machines where one device does not stand for all, such as a calibrated host, candidates are planned and simulated
-    message by message. Raises GraphError, PlanError and TopologyError.
+    largest power of two per device, up to 4096, that fits with memory to spare and without accumulation. With an
+    `engine`, only candidates that its exporter accepts are searched, priced by its stack unless `stack` is given.
+    `pins` fix degrees, as in `tp=4`. `measured` is a measured step of the model with this batch, as in "dp=8 = 4.97 s",
+    by which predictions are corrected. No candidate that was left out is faster than `search.lower_bound_s`. With the
+    stack "ours", and on machines where one device does not stand for all, such as a calibrated host, candidates are
+    planned and simulated message by message. Raises GraphError, PlanError and TopologyError.
 
     >>> decision = decide("gpt2", "hgx-h100", batch=64)
     >>> decision.best.fits, decision.best.seconds_per_step <= min(c.seconds_per_step for c in decision.candidates)
@@ -257,13 +257,13 @@ class _Deciding:
         return Setup(self.source.whole(1), Parallel(), self._per_node)
 
     def largest_batch(self) -> int:
-        """Return the largest batch that fits without accumulation: a power of two per device, at least 1."""
+        """Return the largest batch that has room without accumulation: a power of two per device, at least 1."""
         batch = self.cluster.devices
-        while batch < MOST_SAMPLES * self.cluster.devices and self._any_fits(2 * batch):
+        while batch < MOST_SAMPLES * self.cluster.devices and self._any_has_room(2 * batch):
             batch *= 2
         return batch
 
-    def _any_fits(self, batch: int) -> bool:
+    def _any_has_room(self, batch: int) -> bool:
         ways = self.space(batch).undivided(self._per_node)
         steps = (self._priced(way, batch) for way in ways)
         return any(step.needed_bytes * self._margin <= step.capacity_bytes for step in steps if step is not None)
@@ -289,7 +289,7 @@ class _Deciding:
         projected = roomy.projected | whole.projected
         rows += [(candidate_name(way), family(way), *of) for way, of in projected.items()]
         rows += [] if self._simulates or time.monotonic() > until else self._searched(batch)
-        return self._record(batch, rows, roomy if roomy.best_s < float("inf") else whole)
+        return self._record(batch, rows, whole if whole.unfinished or roomy.best_s == float("inf") else roomy)
 
     def _nothing(self, batch: int) -> str:
         """Return why there is no candidate."""

@@ -86,7 +86,8 @@ def why(candidate: RankedCandidate, best: RankedCandidate, heads: int | None = N
     net, parts = candidate.seconds_per_step - best.seconds_per_step, _parts(candidate, best)
     cause, most = max(parts.items(), key=lambda item: item[1])
     if net < 0:
-        return f"{signed(net)}, but {quantity(candidate.margin_bytes, 'B')} of memory to spare may not suffice"
+        left = quantity(candidate.margin_bytes, "B")
+        return f"{signed(net)}, but the {left} of memory that it leaves may not suffice"
     if most <= 0:
         return "as fast"
     uneven = _uneven(candidate, best, heads) if cause in OF_THE_SLOWEST else ""
@@ -102,7 +103,8 @@ def difference(candidate: RankedCandidate, other: RankedCandidate) -> str:
 
 
 def _parts(candidate: RankedCandidate, other: RankedCandidate) -> dict[str, float]:
-    return {cause: candidate.shares.get(cause, 0.0) - seconds for cause, seconds in other.shares.items()}
+    causes = {**other.shares, **candidate.shares}
+    return {cause: candidate.shares.get(cause, 0.0) - other.shares.get(cause, 0.0) for cause in causes}
 
 
 def why_searched(row: RankedCandidate, rows: Iterable[RankedCandidate]) -> str:
@@ -162,7 +164,7 @@ def verdict(
     families = of_families(candidates)
     others = [c for c in families if c is not best and c.fits and c.seconds_per_step >= best.seconds_per_step]
     if not others:
-        return f"{said} Nothing else that was priced fits." if len(families) > 1 else said
+        return f"{said} Nothing else that was priced leaves as much memory." if len(families) > 1 else said
     alike = [c for c in others if c.seconds_per_step < AS_FAST * best.seconds_per_step]
     if alike:
         said = f"{said} Within {AS_FAST - 1:.0%}: {', '.join(c.family for c in alike)}."

@@ -167,7 +167,7 @@ SETTINGS = {
 def _stack(fields: Fields, stack: str) -> str:
     """Return a stack with the fields that settings change."""
     for name, change in SETTINGS.items():
-        is_off = not fields.switch(name)
+        is_off = not fields.switch(name) or (name.startswith("fp8") and fields.text("fp8-format", "fp8") is None)
         if is_off and not (change.endswith("=yes") and (stack.startswith("megatron") or name in fields.values)):
             continue
         changed = f"{stack},{change.replace('=yes', '=no') if is_off else change}"

@@ -197,8 +197,11 @@ def test_gathered_weights_of_eight_bits_are_half_the_bytes():
     ("text", "message"),
     [
         ("megatro", "stack: expected eager, .*: did you mean megatron"),
-        ("megatron,overlap=no", "stack: expected a field among .*, found 'overlap=no'"),
-        ("megatron,slowdown=nan", "stack: slowdown: expected a number from 0, found 'nan'"),
+        ("megatron,overlap=no", "stack: unknown field 'overlap=no'"),
+        ("megatron,overlap-gradients=no", "stack: unknown field .*: did you mean overlaps-gradients"),
+        ("megatron,fragmentation=0", "stack: fragmentation: expected a number from 1, found '0'"),
+        ("megatron,straggler=0.5", "stack: straggler: expected a number from 1, found '0.5'"),
+        ("megatron,slowdown=nan", "stack: slowdown: expected a number from 1, found 'nan'"),
         ("megatron,softmaxes=0", "stack: softmaxes: expected a whole number from 1, found '0'"),
         (
             "megatron,attention=flash-9",
@@ -215,7 +218,9 @@ def test_a_stack_that_does_not_exist_is_refused(text, message):
 def test_fields_of_a_stack_change_its_name_alone_does_not():
     composer = stack_named("fsdp2,attention=flash-1,loss-in-place=yes,gathers-ahead-backward=no")
     assert composer == STACKS["composer"]
-    assert stack_named("megatron,gradient-bytes=none").gradient_bytes is None
+    assert stack_named("megatron, gradient-bytes = none").gradient_bytes is None
+    assert stack_named("megatron-deepspeed,update-gradient-bytes=0").update_gradient_bytes == 0
+    assert stack_named("megatron,host-s=0,jitter=0.01").jitter == 0.01
 
 
 def test_the_page_lists_all_fields_of_a_stack():
