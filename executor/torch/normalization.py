@@ -221,7 +221,7 @@ def cross_entropy_backward(call: KernelCall, operands: list[torch.Tensor], out: 
     gradient = (x - maximum).exp_().div_(total)
     places, here = _places(call, labels)
     gradient.scatter_add_(dim, places, here.to(gradient.dtype).neg_())
-    torch.mul(gradient, (labels >= 0) * call.number("factor"), out=out)
+    torch.mul(gradient.mul_(call.number("factor")), labels >= 0, out=out)
 
 
 SOFTMAX = written(
