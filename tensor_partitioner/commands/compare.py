@@ -77,8 +77,8 @@ def main(  # noqa: PLR0913, PLR0917 -- click passes options by name
     are_decisions = [format_of(read_input(file)).startswith("decision/") for file in files]
     if any(are_decisions):
         if len(files) < 2 or not all(are_decisions) or pairs or tasks:
-            found = f"{sum(are_decisions)} among {len(files)} files"
-            raise click.UsageError(f"expected at least two decisions alone, without --pairs and --tasks, found {found}")
+            count = f"{sum(are_decisions)} among {len(files)} files"
+            raise click.UsageError(f"expected at least two decisions alone, without --pairs and --tasks, found {count}")
         stdout().print(*_decisions(files), sep="\n", soft_wrap=True)
         return
     reports = [report for file in files for report in read_reports(file)]

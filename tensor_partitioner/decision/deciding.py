@@ -382,11 +382,12 @@ class _Deciding:
         best_s, parallel = told[0].seconds_per_step, Parallel.read(told[0].parallel) or Parallel()
         setup = self._setup.divided(parallel, batch)
         lower_s = min(best_s, search.lower_s)
+        considered, impossible = search.considered + self.considered, search.impossible + self.impossible
         record = SearchFacts(
-            considered=search.considered + self.considered,
-            bounded_away=search.bounded_away,
+            considered=considered,
+            bounded_away=considered - search.unfinished - impossible - len(told),
             unfinished=search.unfinished,
-            impossible=search.impossible + self.impossible,
+            impossible=impossible,
             projected=len(told),
             lower_bound_s=lower_s,
             gap=best_s / lower_s - 1,

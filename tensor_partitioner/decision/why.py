@@ -88,7 +88,7 @@ def why(candidate: RankedCandidate, best: RankedCandidate, heads: int | None = N
     if net < 0:
         left = quantity(candidate.margin_bytes, "B")
         return f"{signed(net)}, but the {left} of memory that it leaves may not suffice"
-    if most <= 0:
+    if most <= 0 or not net:
         return "as fast"
     uneven = _uneven(candidate, best, heads) if cause in OF_THE_SLOWEST else ""
     return "; ".join(filter(None, (difference(candidate, best), uneven)))

@@ -77,8 +77,6 @@ def test_the_largest_batch_is_that_of_ways_with_the_pinned_degrees():
         (("--pin", "recompute=half"), "expected recompute none, selective, full"),
         (("--pin", "zero=7"), "expected zero from 0 to 3, found 7"),
         (("--pin", "h.*=S0"), "pin 'h.*=S0': expected a word of --parallel, as in tp=4 or zero=1"),
-        (("--forbid", "wte.weight=R"), "plan MODEL --workers K has --forbid"),
-        (("--why-not", "wte.weight=R"), "plan MODEL --workers K has --why-not"),
     ],
 )
 def test_what_it_does_not_take_is_one_line(words, message, capsys):

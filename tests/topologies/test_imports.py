@@ -14,7 +14,6 @@ from tests.topologies.samples import (
     REAL,
     VIRTUAL,
     needs_real,
-    rocm,
 )
 from topologies import TopologyError, collectives, load_topology, parse_topology
 from topologies.imports import import_machine
@@ -197,7 +196,6 @@ ERRORS = {
         "rtx4090",
         "--device: expected a type of device, found 'rtx4090': did you mean rtx-4090, ",
     ),
-    "rocm-smi": (rocm(4, {}), "mi100", "found rocm-smi's: pip install extras/rocm_smi"),
     "lstopo's text": ("Machine (126GB total)\n  Package L#0\n", V100, "expected hwloc's XML, .* lstopo --of xml --io"),
     "empty": ("", None, "expected a header GPU0"),
     "other text": ("hello\nworld\n", None, "expected a header GPU0"),
