@@ -70,7 +70,7 @@ def decided(name: str) -> Row:
     batch = {"batch": model["batch"]} if "source" in model else {}
     source = model.get("source", f"{Path(__file__).relative_to(ROOT)}:{name}")
     try:
-        decision = tensor_partitioner.decide(source, TOPOLOGY, budget_s=BUDGET_S, **batch)
+        decision = tensor_partitioner.decide(source, TOPOLOGY, budget=BUDGET_S, **batch)
     except (GraphError, PlanError) as error:
         row = {"refused": str(error)}
     else:
@@ -86,7 +86,8 @@ def decided(name: str) -> Row:
             "families": [candidate.family for candidate in families],
         }
     used = resource.getrusage(resource.RUSAGE_SELF)
-    return {"name": name, **row, "cpu_s": used.ru_utime + used.ru_stime, "bytes": used.ru_maxrss * 1024}
+    taken = {"cpu_s": used.ru_utime + used.ru_stime, "bytes": used.ru_maxrss * 1024, "machine": machine()}
+    return {"name": name, **row, **taken}
 
 
 def passes(row: Row) -> bool:
@@ -100,10 +101,11 @@ def pages(rows: list[Row]) -> Pages:
     missing = [f"`{name}`" for name in MODELS if name not in {row["name"] for row in rows}]
     says = (
         f"{len(rows)} modules of {kinds} kinds: {len(rows) - refused} are decided, {sum(map(passes, rows))} of them "
-        f"proved within {CPU_S} s of CPU and {BYTES / 1e9:g} GB, {refused} are refused."
+        f"proved within {CPU_S} s of CPU and {BYTES / 1e9:g} GB; refused: {refused}."
     )
     says += f" {len(missing)} have no row yet: {', '.join(missing)}." if missing else ""
-    return {"says": says, "machine": f"Measured on: {machine()}.", "models": table(COLUMNS, map(_cells, rows))}
+    machines = ", ".join(sorted({row["machine"] for row in rows}))
+    return {"says": says, "machine": f"Measured on: {machines}.", "models": table(COLUMNS, map(_cells, rows))}
 
 
 COLUMNS = ("model", "kind", "parameters", "CPU", "memory", "priced", "proved", "fastest", "families")

@@ -26,6 +26,7 @@ from simulator.projection.kernels import (
     readers_of,
     without_intermediates,
     work_of,
+    written_by,
 )
 from simulator.projection.network import Network
 from simulator.projection.replica import NodeShare, Replica, Transfer
@@ -42,12 +43,20 @@ SCORES = 4
 def blocks_of(replica: Replica, stack: Stack, device: Device, network: Network) -> tuple[Block, ...]:
     """Return the blocks of a replica, in the order of the forward pass."""
     device = device.with_libraries(stack.kernels.libraries)
-    shares = without_intermediates(replica.shares, stack.kernels.fusion)
+    shares = without_intermediates(replica.shares, _forward_kernels(replica, stack.kernels))
     blocks = _Blocks(replace(replica, shares=shares), stack.kernels, device, network).blocks()
     if not stack.hides_exchanges:
         return tuple(blocks)
     pieces = network.grid.inner // network.grid.experts
     return tuple(block.hiding(pieces, stack.slowdown) for block in blocks)
+
+
+def _forward_kernels(replica: Replica, kernels: Kernels) -> Iterator[tuple[NodeShare, ...]]:
+    """Yield the runs of forward nodes that one kernel computes, in layers and around them."""
+    readers = readers_of(replica.shares)
+    forward = (share for share in replica.shares if share.phase == FORWARD)
+    for in_layers, shares in groupby(forward, key=lambda share: share.node.name in replica.repeats.nodes):
+        yield from fused(tuple(shares), (kernels if in_layers else kernels.around_layers()).fusion, readers)
 
 
 def repeated(blocks: Sequence[Block], layers: Sequence[int]) -> tuple[Block, ...]:
@@ -197,8 +206,9 @@ class _Blocks:
         once = [share for share in shares if share.phase not in EVERY]
         selected, selected_bytes = self._kept.selected(forward) if segment is not None else ((), 0)
         weights = [share for share in backward if self._gradients.issuperset(share.writes)]
-        kernels = self._kernels if segment is not None else replace(self._kernels, products=None)
-        gradients = (size for s in backward for n, size in s.writes.items() if n not in self._kept.in_place)
+        kernels = self._kernels if segment is not None else self._kernels.around_layers()
+        written = (written_by(run, self._readers) for run in fused(backward, kernels.fusion, self._readers))
+        gradients = (size for writes in written for n, size in writes.items() if n not in self._kept.in_place)
         eight = self._conversions(forward, backward, kernels)
         reduced = [transfer for share in shares for transfer in self._once_exchanged(share)]
         return Block(

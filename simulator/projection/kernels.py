@@ -86,8 +86,10 @@ def fused(shares: Sequence[NodeShare], fusion: Fusion, readers: Readers) -> Iter
         yield tuple(run)
 
 
-def without_intermediates(shares: Sequence[NodeShare], fusion: Fusion) -> tuple[NodeShare, ...]:
-    """Return the shares without backward reads of tensors that a fused kernel can compute again, element by element.
+def without_intermediates(
+    shares: Sequence[NodeShare], kernels: Iterable[Sequence[NodeShare]]
+) -> tuple[NodeShare, ...]:
+    """Return the shares without backward reads of tensors that a forward kernel can compute again, element by element.
 
     The backward pass then reads what the kernel computes them from, its inputs, sums and what it writes for others,
     unless these are larger. A gated unit recomputes the activation of its gate, a norm its input in float32.
@@ -96,7 +98,7 @@ def without_intermediates(shares: Sequence[NodeShare], fusion: Fusion) -> tuple[
     read_forward = Counter(name for share in forward for name in share.reads)
     kept = {name: size for share in shares if share.phase == BACKWARD for name, size in share.reads.items()}
     sizes, instead = dict(kept), dict[str, frozenset[str]]()
-    for run in fused(forward, fusion, readers_of(shares)):
+    for run in kernels:
         if len(run) > 1 and all(share.category in ELEMENTS for share in run):
             sizes |= {name: size for share in run for name, size in (*share.reads.items(), *share.writes.items())}
             sources = _sources(run, kept, read_forward)
@@ -195,17 +197,22 @@ def _shares_operand(run: Sequence[NodeShare], share: NodeShare) -> bool:
     return any(share.reads.keys() & earlier.reads.keys() for earlier in run)
 
 
-def kernel_of(run: Sequence[NodeShare], readers: Readers, *, rereads: bool = True) -> Kernel:
-    """Return a run of nodes as one kernel. It writes the results that others read, or that nobody reads."""
+def written_by(run: Sequence[NodeShare], readers: Readers) -> Mapping[str, int]:
+    """Return the bytes of each tensor that a kernel writes: what others read, or nobody."""
     inside = Counter(name for share in run for name in share.reads)
-    written = {name for share in run for name in share.writes}
-    reads = {name: nbytes for share in run for name, nbytes in share.reads.items() if name not in written}
-    writes = {
+    return {
         name: nbytes
         for share in run
         for name, nbytes in share.writes.items()
         if not inside[name] or len(readers[name]) > inside[name]
     }
+
+
+def kernel_of(run: Sequence[NodeShare], readers: Readers, *, rereads: bool = True) -> Kernel:
+    """Return a run of nodes as one kernel."""
+    written = {name for share in run for name in share.writes}
+    reads = {name: nbytes for share in run for name, nbytes in share.reads.items() if name not in written}
+    writes = written_by(run, readers)
     nbytes = sum(reads.values()) + sum(writes.values()) + (_read_again(run) if rereads else 0)
     return Kernel(run[-1].category, run[-1].dtype, sum(share.operations for share in run), float(nbytes))
 

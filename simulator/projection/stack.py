@@ -40,7 +40,7 @@ class Kernels:
     softmax is one kernel if heads times samples is a multiple of `softmaxes`, otherwise one per operator in float32.
     The operands of a long sum are read again (`rereads`) by what needs the sum. `unaligned` products of 16 bits, whose
     rows do not start at multiples of 16 bytes, have their operands padded or use slower library kernels. `libraries` is
-    the year of the libraries that compute products.
+    the year of the libraries that compute products. If `layers_only` are compiled, the rest is eager PyTorch.
     """
 
     fusion: Fusion
@@ -53,6 +53,12 @@ class Kernels:
     rereads: bool = True
     unaligned: Unaligned = "slower"
     libraries: int = 2024
+    layers_only: bool = False
+
+    def around_layers(self) -> Kernels:
+        """Return the kernels of what is in no layer. It multiplies in its own dtype."""
+        around = replace(self, fusion=EAGER.fusion, passes=EAGER.passes) if self.layers_only else self
+        return replace(around, products=None)
 
     def passes_of(self, function: Function | None) -> float:
         """How many times longer a function, or its gradient, takes than one kernel."""
@@ -195,6 +201,8 @@ STACKS: Mapping[str, Stack] = {
 PyTorch's compiler pads products (torch/_inductor/config.py, `shape_padding`).
 PyTorch's FSDP keeps only float32 shards of weights (`MixedPrecisionPolicy`: docs.pytorch.org, fully_shard).
 What selective recomputation keeps follows Megatron-LM (Korthikanti et al., 2022) and torchtitan (its option "op").
+`fsdp2-compiled` compiles layers and the loss, as torchtitan does today. At the end of 2024 it compiled layers only
+(`layers_only`; github.com/pytorch/torchtitan, e8977b007).
 Composer lets FSDP gather a layer's weights in the backward pass only after the layer before has computed
 (`backward_prefetch`, default BACKWARD_POST: docs.mosaicml.com). Up to llm-foundry 0.4, attention is the first
 FlashAttention, and the loss is that of its authors.

@@ -337,7 +337,7 @@ def llama(parallel, batch, stack, layers=32, **options):
 
 @pytest.mark.parametrize(
     ("devices", "stack", "measured_gib"),
-    [(8, "fsdp2", 82.4), (8, "fsdp2-compiled", 77.0), (128, "fsdp2", 67.0), (128, "fsdp2-compiled", 62.0)],
+    [(8, "fsdp2", 82.4), (8, COMPILED_LAYERS, 77.0), (128, "fsdp2", 67.0), (128, COMPILED_LAYERS, 62.0)],
 )
 def test_memory_of_selective_recomputation_that_keeps_every_second_product_is_what_was_measured(
     devices, stack, measured_gib

@@ -49,7 +49,7 @@ from planner.pytorch.capture.functionalization import (
 from planner.pytorch.capture.python_state import PythonState, assigned_in_place, refuse_other
 from planner.pytorch.capture.regions import RegionsApart, inline_regions
 from planner.pytorch.nodes import extension, leaves, packet
-from planner.pytorch.private import content_of, vmap
+from planner.pytorch.private import content_of, lines_of_nodes, vmap
 from planner.pytorch.rewrite.complex_numbers import real_alone
 from planner.pytorch.state.contents import is_known
 from planner.pytorch.translate.compositions import bags
@@ -339,6 +339,7 @@ def _exported(step: Step, arguments: tuple[Any, ...]) -> ExportedProgram:
             functions_traced(),
             checkpoints_traced(),
             idioms_traced(),
+            lines_of_nodes(),
             silent(),
         ):
             warnings.simplefilter("ignore")
