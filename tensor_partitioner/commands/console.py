@@ -21,8 +21,7 @@ from rich.console import Console
 
 from planner.failures import BAD_INPUT, TRACEBACK_VARIABLE, describe_failure, one_line
 from tensor_partitioner import __version__
-from tensor_partitioner.display import console
-from tensor_partitioner.display.progress import STATUS, StatusLine
+from tensor_partitioner.display import STATUS, StatusLine, console
 from topologies.schema import TopologyWarning
 
 OTHERS = "Options"

@@ -43,7 +43,7 @@ from tensor_partitioner.decision.deciding import BUDGET_S, decide
 from tensor_partitioner.decision.record import Decision
 from tensor_partitioner.decision.sources import STACK, hint, is_alike, plan_named, source_of
 from tensor_partitioner.decision.varied import Varied, decide_each, read_varied, varied_table
-from tensor_partitioner.display.progress import progress
+from tensor_partitioner.display import progress
 from tensor_partitioner.launch.read import launched
 from tensor_partitioner.replicas import searched_plan
 

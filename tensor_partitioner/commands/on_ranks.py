@@ -26,7 +26,7 @@ from planner.errors import InputError
 from planner.graph.ir import Graph
 from planner.graph.opaque_ops import calls_pytorch, others_called
 from tensor_partitioner.commands.console import with_version
-from tensor_partitioner.display.progress import STATUS, StatusLine
+from tensor_partitioner.display import STATUS, StatusLine
 
 F = TypeVar("F", bound=Callable[..., Any])
 C = TypeVar("C", bound=Cluster)

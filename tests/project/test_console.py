@@ -17,8 +17,7 @@ from tdl import TDLError
 from tensor_partitioner.commands.console import Command, command_errors, register_group, stdout
 from tensor_partitioner.commands.decide import main as decide
 from tensor_partitioner.commands.entry import COMMANDS
-from tensor_partitioner.display import progress
-from tensor_partitioner.display.progress import TrackedTask, status, tracked
+from tensor_partitioner.display import TrackedTask, progress, status, tracked
 from topologies import TopologyError
 
 

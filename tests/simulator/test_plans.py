@@ -16,7 +16,7 @@ from simulator.interpreter import Switches
 from simulator.report import plan_program, report
 from simulator.simulation import simulated
 from tensor_partitioner.commands.simulate import main
-from tensor_partitioner.display.progress import STATUS
+from tensor_partitioner.display import STATUS
 from topologies import full_text, load_topology
 
 MODELS = {"mlp-3-64": {}, "cnn-5-8": {"image": 8}, "wresnet-14-1": {"image": 32}, "rnn-2-32": {"unroll": 3}}
