@@ -25,8 +25,7 @@ from executor.transport import CHOICES
 from planner.errors import InputError
 from planner.graph.ir import Graph
 from planner.graph.opaque_ops import calls_pytorch, others_called
-from tensor_partitioner.commands.console import with_version
-from tensor_partitioner.commands.planning_options import F
+from tensor_partitioner.commands.console import F, with_version
 from tensor_partitioner.display import STATUS, StatusLine
 
 C = TypeVar("C", bound=Cluster)

@@ -17,8 +17,7 @@ from executor.weights import Weights
 from planner.errors import InputError
 from planner.graph.facts import classification
 from planner.plans.plan import Plan
-from tensor_partitioner.commands.console import WRITTEN
-from tensor_partitioner.commands.planning_options import F
+from tensor_partitioner.commands.console import WRITTEN, F
 
 FOLDER = click.Path(file_okay=False, path_type=Path)
 EITHER = click.Path(path_type=Path)

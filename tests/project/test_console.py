@@ -14,10 +14,11 @@ from planner.failures import JobError
 from planner.report.schema import ReportError
 from planner.report.tables import facts
 from tdl import TDLError
+from tensor_partitioner import display
 from tensor_partitioner.commands.console import Command, command_errors, register_group, stdout
 from tensor_partitioner.commands.decide import main as decide
 from tensor_partitioner.commands.entry import COMMANDS
-from tensor_partitioner.display import TrackedTask, progress, status, tracked
+from tensor_partitioner.display import TrackedTask, status, tracked
 from topologies import TopologyError
 
 
@@ -78,7 +79,7 @@ def test_usage_errors(capsys):
 
 def work(monkeypatch, *, on_terminal):
     """Two parts of work, during each of which the line is shown several times."""
-    monkeypatch.setattr(progress, "TERMINAL_S" if on_terminal else "PIPE_S", (0.0, 0.0))
+    monkeypatch.setattr(display, "TERMINAL_S" if on_terminal else "PIPE_S", (0.0, 0.0))
     monkeypatch.setattr(sys.stderr, "isatty", lambda: on_terminal)
     shown = threading.Event()
 
@@ -86,7 +87,7 @@ def work(monkeypatch, *, on_terminal):
         shown.set()
         return status(tasks, now)
 
-    monkeypatch.setattr(progress, "status", heard)
+    monkeypatch.setattr(display, "status", heard)
 
     @command_errors
     @click.command("works")
@@ -102,8 +103,8 @@ def work(monkeypatch, *, on_terminal):
 def test_progress_is_a_line_that_goes_on_a_terminal_and_plain_lines_in_a_pipe(capsys, monkeypatch):
     work(monkeypatch, on_terminal=True)
     shown = capsys.readouterr().err
-    assert shown.startswith(f"{progress.ERASE}working: 0 of 2, 0 s")
-    assert shown.endswith(progress.ERASE)
+    assert shown.startswith(f"{display.ERASE}working: 0 of 2, 0 s")
+    assert shown.endswith(display.ERASE)
     assert "\n" not in shown
     work(monkeypatch, on_terminal=False)
     lines = capsys.readouterr().err.splitlines()
@@ -112,7 +113,7 @@ def test_progress_is_a_line_that_goes_on_a_terminal_and_plain_lines_in_a_pipe(ca
 
 
 def test_what_is_done_soon_is_not_spoken_of(capsys, monkeypatch):
-    monkeypatch.setattr(progress, "PIPE_S", (1000.0, 1000.0))
+    monkeypatch.setattr(display, "PIPE_S", (1000.0, 1000.0))
     with pytest.raises(SystemExit):
         command_errors(click.Command("works", callback=lambda: list(tracked("working", (1, 2)))))([])
     assert capsys.readouterr().err == ""
