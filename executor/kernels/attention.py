@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from executor.kernels.call import Array, Kernel, KernelCall, named
+from executor.kernels.call import Array, Kernel, KernelCall
 from executor.kernels.elementwise import spread
 from executor.kernels.selection import segment_sums
+from tdl.operator import named
 
 BLOCK_SCORES, DEVICE_BLOCK_SCORES = 1 << 20, 1 << 26
 """Scores in a block of rows, over all heads and samples, on a host and on a GPU. A block has at least one row."""
