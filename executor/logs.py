@@ -17,7 +17,7 @@ from planner.failures import describe_failure
 from planner.files import named_errors, write_file
 from planner.graph.facts import amounts
 from planner.graph.ir import Graph
-from tensor_partitioner.display.progress import duration
+from tensor_partitioner.display import duration
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TypeVar, cast
+from typing import cast
 
 import numpy as np
 from mpi4py import MPI
 from numpy.typing import NDArray
 
-from executor.cluster import Cluster
+from executor.cluster import Cluster, T
 from executor.process.environment import launcher_place
 from executor.process.guard import end_job
 from executor.progress import obstacle as counters_obstacle
@@ -78,9 +78,6 @@ def _shared_obstacle(xp: ArrayModule, comm: MPI.Intracomm) -> str | None:
 Obstacle = Callable[[ArrayModule, MPI.Intracomm], str | None]
 OBSTACLES: Mapping[str, Obstacle] = {"shared": _shared_obstacle, "ipc": ipc_obstacle, "nccl": nccl_obstacle}
 """Functions that say why some rank cannot use a transport, or return None (collective)."""
-
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)

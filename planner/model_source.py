@@ -22,7 +22,7 @@ from planner.graph.ir import Graph
 from planner.graph.optimizers import CONSTANTS, OF_GRADIENTS
 from planner.models.options import Training
 from planner.models.zoo import build, built_as_asked, is_zoo_name
-from tensor_partitioner.display.progress import progress
+from tensor_partitioner.display import progress
 
 _FUNCTION = r"(.+\.py):(\w+)"
 

@@ -23,7 +23,7 @@ from simulator.classes import WorkerClasses, each_alone
 from simulator.costs import NO_WORK, Activity, Costs, LibraryOperation
 from simulator.sharing import Sharing
 from simulator.transfers import Numbers, Sent, Together, Transfer, transfers
-from tensor_partitioner.display.progress import progress
+from tensor_partitioner.display import progress
 from topologies import Machine
 
 UNPRICED = -2

@@ -15,7 +15,7 @@ from planner.report.schema import Bottleneck, DeviceMemory, Duration, LinkUse, S
 from simulator.classes import WorkerClasses, each_alone
 from simulator.interpreter import Switches, Timeline, interpret
 from simulator.memory import STATIC, Accounting, Usage, device_memories, usage
-from tensor_partitioner.display.progress import tracked
+from tensor_partitioner.display import tracked
 from topologies import Machine
 
 # Break down each worker's time by cause, and find the bottleneck of each phase of the iteration.

@@ -6,7 +6,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from inspect import Parameter, signature
 from math import prod
-from typing import Any, overload
+from typing import Any, TypeVar, overload
 
 import ml_dtypes  # noqa: F401 (makes bfloat16 a dtype of NumPy)
 import numpy as np
@@ -366,3 +366,11 @@ def freeze(value: Any) -> Hashable:
     if isinstance(value, tuple | list):
         return tuple(map(freeze, value))
     return type(value).__name__, value
+
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def named(*functions: Function) -> dict[str, Function]:
+    """Return functions by their names, which are those of their operators, but for a leading underscore."""
+    return {function.__name__.removeprefix("_"): function for function in functions}

@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import fmean
 
 from planner.errors import PlanError
 from planner.graph.facts import batch_size
+from planner.layout import by_axis
 from planner.parallel import Parallel
 from planner.plans.plan import Plan
+from planner.report.tables import fullest
 from simulator.projection.block import Block
 from simulator.projection.blocks import blocks_of, repeated, tied_parameters
+from simulator.projection.memory import MemoryLine
 from simulator.projection.network import Cluster, Grid, Network, cluster, require_devices
 from simulator.projection.projection import project as project_job
 from simulator.projection.replica import Replica
-from simulator.projection.result import Projection
+from simulator.projection.result import COMMUNICATION, IDEAL, INEFFICIENCY_AND_WAITING, Projection, StageLine
 from simulator.projection.stack import Stack, stack_named
 from simulator.projection.steps import Job
+from simulator.report import simulate
 from tensor_partitioner.replicas import Inner, Source, ZooModel, of_plan
 from topologies import Machine
+from topologies.machine import Device
 
 
 def project(  # noqa: PLR0913 -- keyword settings
@@ -141,3 +147,46 @@ def _with_tied(blocks: tuple[Block, ...], inner: Replica, stages: int) -> tuple[
         once=last.once + first.once.part(share),
     )
     return (*blocks[:-1], last), round(share * first.weight_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """The work of a step, independent of its division: operations of its products, in flop, and their dtype."""
+
+    operations: float
+    dtype: str
+    has_convolutions: bool = False
+
+    def seconds(self, devices: Iterable[Device]) -> float:
+        """Return the seconds that the work takes devices at their peak rate."""
+        return self.operations / sum(map(self.rate, devices))
+
+    def rate(self, device: Device) -> float:
+        """Return a device's peak rate in flop/s. Convolution algorithms that save multiplications raise it."""
+        by = () if device.spec.products is None or not self.has_convolutions else device.spec.products.winograd
+        saved = max(((a.outputs * a.window / (a.outputs + a.window - 1)) ** 2 for a in by), default=1.0)
+        return saved * device.peak(self.dtype)
+
+
+def simulated_step(plan: Plan, batch: int, machine: Machine, work: Work) -> Projection:
+    """Simulate a step of a plan message by message."""
+    step, devices = simulate(plan, machine), machine.devices[: plan.workers]
+    seconds, exposed_s, least_s = step.seconds_per_step or 0.0, step.exposed_seconds or 0.0, work.seconds(devices)
+    memory = fullest(step)
+    assert memory is not None
+    shares = {IDEAL: least_s, INEFFICIENCY_AND_WAITING: seconds - exposed_s - least_s, COMMUNICATION: exposed_s}
+    return Projection(
+        seconds=seconds,
+        samples=batch,
+        devices=plan.workers,
+        micro_batches=plan.graph.micro_batches,
+        model_operations=work.operations,
+        hardware_operations=work.operations,
+        dtype=work.dtype,
+        peak_flop_per_s=fmean(device.peak(work.dtype) for device in devices),
+        shares=shares,
+        memory=tuple(MemoryLine(what, nbytes) for what, nbytes in memory.by_kind.items()),
+        capacity_bytes=memory.capacity_bytes or float("inf"),
+        stages=(StageLine("-", "-", seconds - exposed_s, 0.0, memory.peak_bytes),),
+        sent_bytes={axes: round(n / plan.workers) for axes, n in by_axis(plan.bytes, plan.ways).items()},
+    )

@@ -11,7 +11,8 @@ from tempfile import TemporaryDirectory
 import pytest
 from hypothesis import settings
 
-from tensor_partitioner.display import progress
+from tensor_partitioner import display
+from tests.cupy_double import installed
 from tests.extras import add_extra
 
 settings.register_profile("untimed", deadline=None)
@@ -117,7 +118,14 @@ def _gpu_missing():
     return ""
 
 
+@pytest.fixture(scope="module")
+def cupy():
+    """The double of CuPy in its place."""
+    with installed() as double:
+        yield double
+
+
 @pytest.fixture(autouse=True)
 def _no_word_of_progress(monkeypatch):
     """What commands say in a pipe must not depend on how busy this machine is."""
-    monkeypatch.setattr(progress, "PIPE_S", (1e6, 1e6))
+    monkeypatch.setattr(display, "PIPE_S", (1e6, 1e6))

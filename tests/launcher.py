@@ -55,3 +55,10 @@ def openmpi():
 
 
 IMPLEMENTATIONS = {"mpich": mpich, "openmpi": openmpi}
+
+
+def exit_status(command, *arguments, **more):
+    """Call a command, which has to end the process; return its status."""
+    with pytest.raises(SystemExit) as ended:
+        command(*arguments, **more)
+    return ended.value.code

@@ -16,6 +16,7 @@ import msgspec
 
 from topologies import reading
 from topologies.machine import Device, Link, Machine, Memory, Resource
+from topologies.reading import T
 from topologies.routes import Routes
 from topologies.schema import (
     FORMAT,
@@ -180,7 +181,6 @@ def _prefixed(entry: Entry, node: str) -> Entry:
 
 
 LISTED = 12  # at most, in an error message
-T = TypeVar("T")
 
 
 def build(file: TopologyFile) -> Machine:

@@ -6,7 +6,6 @@ from executor.kernels import (
     derived,
     elementwise,
     gelu,
-    language,
     loss,
     matrix,
     pooling,
@@ -39,7 +38,6 @@ KERNELS: dict[str, Kernel] = KernelTable(
         **loss.KERNELS,
         **selection.KERNELS,
         **shape.KERNELS,
-        **language.KERNELS,
     }
 )
 """The kernel of every operator, by name. `executor.torch` adds kernels that call PyTorch's operators."""

@@ -105,11 +105,6 @@ NARROW = frozenset(map(np.dtype, (np.float16, ml_dtypes.bfloat16)))  # comparing
 PRODUCTS = ("mm", "bmm", "einsum")
 
 
-def named(*kernels: Kernel) -> dict[str, Kernel]:
-    """Return kernels by their function names, which are those of their operators."""
-    return {kernel.__name__: kernel for kernel in kernels}
-
-
 def run(kernel: Kernel, call: KernelCall) -> None:
     """Run a kernel. 16-bit operands are converted to single precision, and results are rounded once."""
     bind(kernel, call)()

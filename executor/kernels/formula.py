@@ -16,6 +16,7 @@ import tdl
 from executor.kernels.call import Array, kept_where
 from tdl.expr import FUNCTIONS, RANDOM_BITS, Call, Constant, Coordinate, Element, Expr, Reduce, walk
 from tdl.index import Index
+from tdl.operator import named
 
 Axes = tuple[str, ...]
 
@@ -197,13 +198,8 @@ def _has_bits(x: Array | float, out: Array | None) -> bool:
 
 
 COMPOSED: dict[str, Function] = {
+    **named(maximum, minimum, random_bits, sigmoid, sign, where),
     "erf": lambda xp, x, out=None: special(xp).erf(x, out=out),
-    "maximum": maximum,
-    "minimum": minimum,
-    "random_bits": random_bits,
     "rsqrt": lambda xp, x, out=None: xp.reciprocal(xp.sqrt(x, out=out), out=out),
-    "sigmoid": sigmoid,
-    "sign": sign,
-    "where": where,
 }
 """Functions that the array module lacks, or that are faster here."""

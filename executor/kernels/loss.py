@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from executor.kernels.call import Array, Kernel, KernelCall, named
+from executor.kernels.call import Array, Kernel, KernelCall
+from tdl.operator import named
 
 
 def dim_of(call: KernelCall, rank: int) -> int:

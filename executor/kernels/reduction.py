@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from executor.kernels.call import Kernel, KernelCall, named
+from executor.kernels.call import Kernel, KernelCall
 from executor.kernels.elementwise import copy_whole
+from tdl.operator import named
 
 
 def reduce_sum(call: KernelCall) -> None:

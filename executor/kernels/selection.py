@@ -13,8 +13,9 @@ from typing import cast
 
 import numpy as np
 
-from executor.kernels.call import Array, Kernel, KernelCall, Range, named
+from executor.kernels.call import Array, Kernel, KernelCall, Range
 from executor.values import kernel_of
+from tdl.operator import named
 
 # Segment sums: each row of an output is the sum of the values assigned to it, in their order.
 #

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import cast
 
-from executor.kernels.call import Kernel, KernelCall, named
+from executor.kernels.call import Kernel, KernelCall
+from tdl.operator import named
 
 Groups = tuple[tuple[str, ...], ...]
 

@@ -30,6 +30,7 @@ from executor.torch.tensors import PRODUCTS, obstacle, tensor_of, tensors_of, wi
 from executor.torch.weight_updates import UPDATES
 from executor.values import ArrayModule
 from planner.errors import InputError
+from tdl.operator import named
 
 
 def captured(xp: ArrayModule, queue: Action) -> Action:
@@ -288,6 +289,7 @@ def _gradient(function: Callable[..., object], *constants: float) -> Kernel:
 
 
 TORCH_KERNELS: dict[str, Kernel] = {
+    **named(convolution, convolution_backward_input, convolution_backward_weight, gelu, gelu_backward),
     **NORMALIZATION,
     **NORMAL,
     **RMS_NORM,
@@ -297,17 +299,12 @@ TORCH_KERNELS: dict[str, Kernel] = {
     **UPDATES,
     **ELEMENTWISE,
     **{op: _of_floats(op, kernel) for op, kernel in {"mm": product, "bmm": product, "einsum": einsum}.items()},
-    "convolution": convolution,
-    "convolution_backward_input": convolution_backward_input,
-    "convolution_backward_weight": convolution_backward_weight,
     "relu": _into(torch.clamp_min, min=0),
     "threshold_backward": _gradient(aten.threshold_backward.grad_input, 0),
     "sigmoid": _into(torch.sigmoid),
     "sigmoid_backward": _gradient(aten.sigmoid_backward.grad_input),
     "tanh": _into(torch.tanh),
     "tanh_backward": _gradient(aten.tanh_backward.grad_input),
-    "gelu": gelu,
-    "gelu_backward": gelu_backward,
     "silu": _into(aten.silu.out),
     "silu_backward": _gradient(aten.silu_backward.grad_input),
 }

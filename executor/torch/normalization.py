@@ -10,6 +10,7 @@ import torch
 from executor.kernels import KERNELS, Kernel, KernelCall, run
 from executor.kernels.loss import dim_of
 from executor.torch.tensors import copy_all, sum_over, tensors_of, widened, written
+from tdl.operator import named
 
 aten = torch.ops.aten
 
@@ -84,12 +85,8 @@ def batch_norm_backward(call: KernelCall, operands: list[torch.Tensor], out: tor
 
 NORMALIZATION = written(
     {
+        **named(mean, batch_norm, batch_norm_var, batch_norm_backward_reduce, batch_norm_backward),
         "sum": reduce_sum,
-        "mean": mean,
-        "batch_norm": batch_norm,
-        "batch_norm_var": batch_norm_var,
-        "batch_norm_backward_reduce": batch_norm_backward_reduce,
-        "batch_norm_backward": batch_norm_backward,
     }
 )
 """Kernels by operator."""
@@ -225,14 +222,6 @@ def cross_entropy_backward(call: KernelCall, operands: list[torch.Tensor], out: 
 
 
 SOFTMAX = written(
-    {
-        "amax": amax,
-        "sum_exp": sum_exp,
-        "softmax": softmax,
-        "softmax_backward_sum": softmax_backward_sum,
-        "softmax_backward": softmax_backward,
-        "cross_entropy": cross_entropy,
-        "cross_entropy_backward": cross_entropy_backward,
-    }
+    named(amax, sum_exp, softmax, softmax_backward_sum, softmax_backward, cross_entropy, cross_entropy_backward)
 )
 """Kernels by operator."""

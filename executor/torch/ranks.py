@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import lru_cache, partial
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 from uuid import uuid4
 
 import numpy as np
@@ -21,15 +21,13 @@ from torch.distributed.distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
 from executor.backend import BackendError, device_place
-from executor.cluster import Cluster
+from executor.cluster import Cluster, T
 from executor.torch.collectives import ALL_GATHER, REDUCE_SCATTER, CollectiveMessages
 from executor.torch.tensors import obstacle, tensor_of
 from executor.torch.transport import LocalSockets, ProcessGroupMessages, connected, others_may_be_lost
 from executor.transport import Choice, TransportError, TransportSpec, plain_arena, shared_gpu
 from executor.values import Array, ArrayModule
 from planner.failures import JobError
-
-T = TypeVar("T")
 
 PATIENCE = timedelta(days=365)
 """How long ranks wait for each other. One may check or evaluate alone; a rank that ended is noticed at once."""

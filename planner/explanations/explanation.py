@@ -33,8 +33,7 @@ from planner.plans.traffic import Traffic
 from planner.program.lower import arena_sizes
 from planner.search.costs.domains import choices_at_step
 from tensor_partitioner import display
-from tensor_partitioner.display import Shown, exact_bytes, percent, quantity, table
-from tensor_partitioner.display.progress import tracked
+from tensor_partitioner.display import Shown, exact_bytes, percent, quantity, table, tracked
 
 MOST_STRATEGIES = 512
 """Up to this many strategies, all are tried; beyond, those that differ in one step or are constant over steps."""

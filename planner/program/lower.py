@@ -39,7 +39,7 @@ from planner.program.tasks import (
     Wait,
     WorkerProgram,
 )
-from tensor_partitioner.display.progress import tracked
+from tensor_partitioner.display import tracked
 from topologies.kernels import Product
 
 Mail = tuple[tuple[Message, ...], tuple[Message, ...]]

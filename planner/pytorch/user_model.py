@@ -33,7 +33,7 @@ from planner.pytorch.private import (
     schema_of,
 )
 from planner.pytorch.state.contents import is_known
-from tensor_partitioner.display.progress import progress
+from tensor_partitioner.display import progress
 
 _CLASSES = (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW, torch.optim.RMSprop, torch.optim.Adagrad)
 OPTIMIZERS = {kind: kind.__name__.lower() for kind in _CLASSES}

@@ -29,7 +29,7 @@ from planner.search.options import SearchOptions, ties_of
 from planner.search.pins import PinError
 from planner.search.run import SearchResult, result_with_bound, search_result, space_of
 from planner.search.solver.problem import Tuning
-from tensor_partitioner.display.progress import tracked
+from tensor_partitioner.display import tracked
 
 
 def best_plan(graph: Graph, workers: int, options: SearchOptions, coarsenings: Coarsenings | None = None) -> Plan:

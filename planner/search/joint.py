@@ -24,7 +24,7 @@ from planner.search.solver.minimise import Solution, minimise
 from planner.search.solver.model import Model
 from planner.search.solver.problem import Limits, problem_of_graph
 from planner.search.space import Outcome, Space, State
-from tensor_partitioner.display.progress import progress, tracked
+from tensor_partitioner.display import progress, tracked
 
 # The recursion: one step after the other, each exactly, at its conditional cost (Tofu Sec 5.2, corrected).
 #

@@ -23,7 +23,7 @@ from planner.search.options import SearchOptions, rivals_of, ties_of
 from planner.search.partial_sums import INFEASIBLE, may_be_partial, partial_sums_of
 from planner.search.pins import PinError, pinned
 from planner.search.space import Candidate, Space
-from tensor_partitioner.display.progress import tracked
+from tensor_partitioner.display import tracked
 
 
 class SearchResult(Struct, frozen=True):

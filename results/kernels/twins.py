@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from tdl.operator import named
+
 Tensors = Mapping[str, Tensor]
 
 
@@ -224,15 +226,7 @@ def encoder_decoder(weights: Tensors, inputs: Tensors) -> tuple[Tensor, Tensor]:
 
 
 TWINS: Mapping[str, Callable[[Tensors, Tensors], tuple[Tensor, Tensor]]] = {
-    "mlp": mlp,
-    "cnn": cnn,
-    "wresnet": wresnet,
-    "rnn": rnn,
-    "alexnet": alexnet,
-    "vgg": vgg,
-    "classifier": classifier,
-    "transformer": transformer,
+    **named(mlp, cnn, wresnet, rnn, alexnet, vgg, classifier, transformer, llama),
     "encoder": encoder_decoder,
     "gpt2": partial(transformer, gelu="tanh"),
-    "llama": llama,
 }

@@ -249,10 +249,6 @@ HWLOC = b"""<?xml version="1.0" encoding="UTF-8"?>
 """
 
 
-def _small() -> Graph:
-    return planner.model("mlp-2-16", batch=8)
-
-
 def _with_weights(graph: Graph, path: Path) -> None:
     weights = Weights.of(path, graph)
     for name, entry in entries_of(graph).items():
@@ -290,7 +286,7 @@ def _lowered(path: Path) -> None:
 
 def formats() -> dict[str, Format]:
     """Return all formats; samples are what the project's own commands write, where they write the format."""
-    graph = _small()
+    graph = planner.model("mlp-2-16", batch=8)
     numbers = np.random.default_rng(0)
     inputs = {t.name: numbers.integers(0, 2, (16, *t.shape[1:])).astype(t.dtype) for t in data_tensors(graph)}
     entries = {name: numbers.random(entry.shape).astype(entry.dtype) for name, entry in entries_of(graph).items()}

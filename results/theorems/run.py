@@ -36,15 +36,6 @@ def held(verdict: dict[str, Any]) -> str:
     return f"{verdict['held'] or 'none'} of {verdict['draws']}"
 
 
-def counter_examples(verdicts: list[dict[str, Any]]) -> str:
-    """Render the smallest counter-examples."""
-    return "\n".join(
-        f"- {number}: {verdict['counter_example']}."
-        for number, verdict in enumerate(verdicts, start=1)
-        if verdict["counter_example"]
-    )
-
-
 def of_models(rows: list[dict[str, Any]]) -> str:
     """Render the models' steps and levels, in GB."""
 
@@ -72,7 +63,11 @@ def pages(data: Any) -> Pages:
     """Return the README's tables, and the pictures."""
     verdicts, rows = data["statements"], data["models"]
     tables = {"statements": verdicts_table(verdicts), "models": of_models(rows)}
-    tables["counter-examples"] = counter_examples(verdicts)
+    tables["counter-examples"] = "\n".join(
+        f"- {number}: {verdict['counter_example']}."
+        for number, verdict in enumerate(verdicts, start=1)
+        if verdict["counter_example"]
+    )
     pictures = {"statements.svg": drawings.statements(verdicts), "levels.svg": drawings.levels(rows)}
     return {**tables, **pictures}
 

@@ -255,7 +255,7 @@ def _converted(text: str, kind: Any, field: str) -> Any:
     """Return the value of a field that a text spells; a number is at least 0, and 1 for a count or a factor."""
     least = int(kind is not float or getattr(_DEFAULTS, field, 0) >= 1) if field != "update_gradient_bytes" else 0
     try:
-        value = msgspec.convert(SWITCHES.get(text, text), kind, strict=False)
+        value = msgspec.convert(WORDS.get(text, text), kind, strict=False)
         if isinstance(value, bool) or not isinstance(value, int | float) or least <= value <= LARGEST:
             return value
     except msgspec.ValidationError:
@@ -265,7 +265,7 @@ def _converted(text: str, kind: Any, field: str) -> Any:
 
 
 _DEFAULTS = STACKS["megatron"]
-SWITCHES = {"yes": True, "no": False, "on": True, "off": False, "none": None}
+WORDS = {"yes": True, "no": False, "on": True, "off": False, "none": None}
 KINDS = {bool: "yes or no", int: "a whole number from {}", float: "a number from {}", NoneType: "none"}
 LARGEST = 1e15
 FIELDS = {

@@ -46,8 +46,7 @@ from tensor_partitioner.commands.on_ranks import (
     rank_options,
     with_kernels,
 )
-from tensor_partitioner.display import percent, printable
-from tensor_partitioner.display.progress import tracked
+from tensor_partitioner.display import percent, printable, tracked
 from topologies.reading import blocks_of
 from topologies.schema import TopologyFile
 

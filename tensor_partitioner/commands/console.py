@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 import click
 from click.shell_completion import shell_complete
@@ -21,9 +21,10 @@ from rich.console import Console
 
 from planner.failures import BAD_INPUT, TRACEBACK_VARIABLE, describe_failure, one_line
 from tensor_partitioner import __version__
-from tensor_partitioner.display import console
-from tensor_partitioner.display.progress import STATUS, StatusLine
+from tensor_partitioner.display import STATUS, StatusLine, console
 from topologies.schema import TopologyWarning
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 OTHERS = "Options"
 COMMON = (

@@ -42,8 +42,8 @@ from tensor_partitioner.decision.answer import Answer
 from tensor_partitioner.decision.deciding import BUDGET_S, decide
 from tensor_partitioner.decision.record import Decision
 from tensor_partitioner.decision.sources import STACK, hint, is_alike, plan_named, source_of
-from tensor_partitioner.decision.varied import Varied, decide_each, read_varied, varied_table
-from tensor_partitioner.display.progress import progress
+from tensor_partitioner.decision.varied import Varied, decide_combinations, read_varied, varied_table
+from tensor_partitioner.display import progress
 from tensor_partitioner.launch.read import launched
 from tensor_partitioner.replicas import searched_plan
 
@@ -181,7 +181,7 @@ def varied(_context: click.Context, /, source: str, **options: Any) -> tuple[Var
     with progress("deciding", math.prod(map(len, values.values()))) as done:
         settings = {"budget_s": options["budget"], **{name: options[name] for name in ("engine", "stack", "pins")}}
         given = {name: value for name, value in (settings | given_options(options)).items() if name not in values}
-        cells = decide_each(source, options["topo"], values, prices, done, **given)
+        cells = decide_combinations(source, options["topo"], values, prices, done, **given)
     if options["json_path"] is not None:
         write_json(options["json_path"], {"format": "varied/1", "cells": cells})
     return cells

@@ -52,7 +52,7 @@ from tensor_partitioner.commands.on_ranks import (
     with_kernels,
 )
 from tensor_partitioner.commands.training_options import check_one_plan, job_request, training_options
-from tensor_partitioner.display.progress import progress
+from tensor_partitioner.display import progress
 
 OF_STEPS: Mapping[str, str] = {"json_path": "--json", "trace_path": "--trace", "tasks": "--tasks", "memory": "--memory"}
 """Options, by parameter, that report on steps of this run and so need at least one step."""

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import reduce
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import NoReturn, TypeVar
 
 import click
 import numpy as np
@@ -25,10 +25,9 @@ from executor.transport import CHOICES
 from planner.errors import InputError
 from planner.graph.ir import Graph
 from planner.graph.opaque_ops import calls_pytorch, others_called
-from tensor_partitioner.commands.console import with_version
-from tensor_partitioner.display.progress import STATUS, StatusLine
+from tensor_partitioner.commands.console import F, with_version
+from tensor_partitioner.display import STATUS, StatusLine
 
-F = TypeVar("F", bound=Callable[..., Any])
 C = TypeVar("C", bound=Cluster)
 
 KERNELS = (

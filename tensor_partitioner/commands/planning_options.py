@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 from click.core import ParameterSource
@@ -24,10 +24,9 @@ from planner.plans.plan import Plan
 from planner.plans.plan_json import is_plan
 from planner.search.options import Option
 from planner.search.pins import load_pins
-from tensor_partitioner.commands.console import WRITTEN, Finite, register_group
+from tensor_partitioner.commands.console import WRITTEN, F, Finite, register_group
 from topologies import available, load_topology
 
-F = TypeVar("F", bound=Callable[..., Any])
 Completion = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
 
 

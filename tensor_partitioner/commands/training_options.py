@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
@@ -17,9 +17,7 @@ from executor.weights import Weights
 from planner.errors import InputError
 from planner.graph.facts import classification
 from planner.plans.plan import Plan
-from tensor_partitioner.commands.console import WRITTEN
-
-F = TypeVar("F", bound=Callable[..., Any])
+from tensor_partitioner.commands.console import WRITTEN, F
 
 FOLDER = click.Path(file_okay=False, path_type=Path)
 EITHER = click.Path(path_type=Path)

@@ -5,13 +5,12 @@ from __future__ import annotations
 import gc
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import prod
 from pathlib import Path
-from statistics import fmean
 
 from planner.errors import GraphError, InputError, PlanError
 from planner.export.setup import Launch, Setup
@@ -19,19 +18,16 @@ from planner.export.targets import engine_named, known_engines
 from planner.graph.facts import batch_size
 from planner.graph.ir import Graph
 from planner.graph.order import in_structural_order
-from planner.layout import Shard, by_axis
+from planner.layout import Shard
 from planner.parallel import Parallel
 from planner.plans.plan import Plan
-from planner.report.tables import fullest
 from planner.search.alternatives.labels import experts_of
 from planner.search.coarse.coarsen import Coarsenings
 from planner.search.pins import Degree
 from simulator.projection.block import Block
-from simulator.projection.memory import MemoryLine
 from simulator.projection.network import Cluster, cluster
-from simulator.projection.result import COMMUNICATION, IDEAL, INEFFICIENCY_AND_WAITING, Projection, StageLine
+from simulator.projection.result import Projection
 from simulator.projection.stack import OURS, Stack, stack_named
-from simulator.report import simulate
 from tensor_partitioner.decision.bounds import UNDIVIDED, Bounds
 from tensor_partitioner.decision.candidates import ParallelSpace, candidate_name, family
 from tensor_partitioner.decision.measured import measured_anchor
@@ -59,53 +55,9 @@ from tensor_partitioner.decision.sources import (
     source_of,
 )
 from tensor_partitioner.decision.why import AS_FAST, Projected, machine_facts, model_facts, ranked, verdict, warning
-from tensor_partitioner.projection import project_plan, project_source
+from tensor_partitioner.projection import Work, project_plan, project_source, simulated_step
 from tensor_partitioner.replicas import Inner, Source, searched_plan
 from topologies import Machine
-from topologies.machine import Device
-
-
-@dataclass(frozen=True, slots=True)
-class Work:
-    """The work of a step, independent of its division: operations of its products, in flop, and their dtype."""
-
-    operations: float
-    dtype: str
-    has_convolutions: bool = False
-
-    def seconds(self, devices: Iterable[Device]) -> float:
-        """Return the seconds that the work takes devices at their peak rate."""
-        return self.operations / sum(map(self.rate, devices))
-
-    def rate(self, device: Device) -> float:
-        """Return a device's peak rate in flop/s. Convolution algorithms that save multiplications raise it."""
-        by = () if device.spec.products is None or not self.has_convolutions else device.spec.products.winograd
-        saved = max(((a.outputs * a.window / (a.outputs + a.window - 1)) ** 2 for a in by), default=1.0)
-        return saved * device.peak(self.dtype)
-
-
-def simulated_step(plan: Plan, batch: int, machine: Machine, work: Work) -> Projection:
-    """Simulate a step of a plan message by message."""
-    step, devices = simulate(plan, machine), machine.devices[: plan.workers]
-    seconds, exposed_s, least_s = step.seconds_per_step or 0.0, step.exposed_seconds or 0.0, work.seconds(devices)
-    memory = fullest(step)
-    assert memory is not None
-    shares = {IDEAL: least_s, INEFFICIENCY_AND_WAITING: seconds - exposed_s - least_s, COMMUNICATION: exposed_s}
-    return Projection(
-        seconds=seconds,
-        samples=batch,
-        devices=plan.workers,
-        micro_batches=plan.graph.micro_batches,
-        model_operations=work.operations,
-        hardware_operations=work.operations,
-        dtype=work.dtype,
-        peak_flop_per_s=fmean(device.peak(work.dtype) for device in devices),
-        shares=shares,
-        memory=tuple(MemoryLine(what, nbytes) for what, nbytes in memory.by_kind.items()),
-        capacity_bytes=memory.capacity_bytes or float("inf"),
-        stages=(StageLine("-", "-", seconds - exposed_s, 0.0, memory.peak_bytes),),
-        sent_bytes={axes: round(n / plan.workers) for axes, n in by_axis(plan.bytes, plan.ways).items()},
-    )
 
 
 def weights_by_split(plan: Plan) -> str:

@@ -61,7 +61,7 @@ def read_varied(texts: Sequence[str]) -> dict[str, tuple[str, ...]]:
     return varied
 
 
-def decide_each(
+def decide_combinations(
     model: str,
     machine: str,
     varied: Mapping[str, Sequence[str]],

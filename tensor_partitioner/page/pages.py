@@ -268,24 +268,19 @@ def write_beside(pages: Mapping[str, Page], path: str | Path) -> None:
     cards = {name: {card: (value, meaning) for card, value, meaning in page.cards} for name, page in pages.items()}
     rows = dict.fromkeys(card for of_page in cards.values() for card in of_page)
     frames = {name: html(page) for name, page in pages.items()}
-    style, template = (TEMPLATES / "page.css").read_text(), _environment().get_template("beside.html")
-    write_file(path, template.render(cards=cards, rows=rows, frames=frames, style=style, version=__version__))
+    write_file(path, _rendered("beside.html", cards=cards, rows=rows, frames=frames))
 
 
 def html(page: Page) -> str:
     """Return a page as HTML."""
-    return (
-        _environment()
-        .get_template("page.html")
-        .render(
-            page=page,
-            data=_embedded(page),
-            style=(TEMPLATES / "page.css").read_text(),
-            libraries=[(VENDOR / name).read_text() for name in LIBRARIES],
-            scripts=[(TEMPLATES / name).read_text() for name in SCRIPTS],
-            version=__version__,
-        )
-    )
+    libraries = [(VENDOR / name).read_text() for name in LIBRARIES]
+    scripts = [(TEMPLATES / name).read_text() for name in SCRIPTS]
+    return _rendered("page.html", page=page, data=_embedded(page), libraries=libraries, scripts=scripts)
+
+
+def _rendered(template: str, **values: object) -> str:
+    style = (TEMPLATES / "page.css").read_text()
+    return _environment().get_template(template).render(style=style, version=__version__, **values)
 
 
 @cache

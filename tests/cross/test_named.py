@@ -7,9 +7,8 @@ import planner
 from planner.layout import Shard, elements, owned_by_all
 from planner.plans.plan import undivided
 from planner.program.lower import lower
-from planner.report.schema import read_reports
 from simulator.simulation import simulated
-from tests.cross.launch import execute
+from tests.cross.launch import checked_runs, compare
 from tests.cross.loopback import Loopback
 from tests.cross.masks import Recount
 from topologies import load_topology
@@ -66,15 +65,8 @@ def test_it_trains_as_one_worker_does(ranks, model, spec, micro_batches):
 def test_planned_simulated_run(ranks, tmp_path):
     """Bytes of every pair, arenas, and losses, gradients and weights of three steps are one worker's."""
     plans = [planned(*drawn, dtype="float64") for drawn in PLANS[ranks]]
-    paths = [tmp_path / f"{number}.json" for number in range(len(plans))]
-    for path, plan in zip(paths, plans, strict=True):
-        plan.save(path)
-    execute(ranks, *paths, "--steps", 3, "--check", "--json", tmp_path / "report")
-    for plan, report in zip(plans, read_reports(tmp_path / "report"), strict=True):
-        program = lower(plan)
-        np.testing.assert_array_equal(np.array(report.bytes), plan.bytes)
-        assert report.arena_bytes == tuple(worker.arena_bytes for worker in program.workers)
-        assert report.check.worst_difference <= 1e-9
+    for plan, report in checked_runs(plans, tmp_path):
+        compare(plan, report, 1e-9)
 
 
 @pytest.mark.parametrize("model", [GPT, LLAMA, EXPERTS])

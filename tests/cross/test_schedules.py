@@ -15,10 +15,9 @@ from planner.plans.plan import single_worker
 from planner.plans.plan_json import plan_from_json
 from planner.program.in_order import in_order
 from planner.program.lower import lower
-from planner.report.schema import read_reports
 from simulator.interpreter import Switches
 from simulator.simulation import simulated
-from tests.cross.launch import execute
+from tests.cross.launch import checked_runs, compare
 from tests.cross.loopback import Loopback
 from tests.cross.masks import Recount
 from tests.cross.random_plans import random_pipeline
@@ -156,14 +155,5 @@ def test_planned_simulated_run(stages, ways, transport, tmp_path):
     plans = [
         pipeline(model, stages, schedule, ways) for schedule, model in drawn if stages == 2 or "inter" not in schedule
     ]
-    paths = [tmp_path / f"{number}.json" for number in range(len(plans))]
-    for path, plan in zip(paths, plans, strict=True):
-        plan.save(path)
-    execute(plans[0].workers, *paths, "--steps", 3, "--check", "--transport", transport, "--json", tmp_path / "report")
-    for plan, report in zip(plans, read_reports(tmp_path / "report"), strict=True):
-        program = lower(plan)
-        np.testing.assert_array_equal(np.array(report.bytes), plan.bytes)
-        np.testing.assert_array_equal(simulated(program, load_topology("uniform-8")).timeline.bytes, plan.bytes)
-        assert report.arena_bytes == tuple(worker.arena_bytes for worker in program.workers)
-        assert report.check.worst_difference <= 1e-10
-        assert report.check.tensors > len(plan.graph.updates)
+    for plan, report in checked_runs(plans, tmp_path, "--transport", transport):
+        compare(plan, report)

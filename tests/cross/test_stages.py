@@ -1,6 +1,5 @@
 """Plans in which a step divides the nodes instead of the tensors: counted by hand, element by element, and run."""
 
-import itertools
 import random
 
 import numpy as np
@@ -16,14 +15,11 @@ from planner.plans.plan import Plan, single_worker
 from planner.plans.plan_json import plan_from_json
 from planner.program.lower import lower
 from planner.program.tasks import Compute
-from planner.report.schema import read_reports
-from simulator.simulation import simulated
 from tests.cross.cases import graph
-from tests.cross.launch import execute
+from tests.cross.launch import assert_disjoint, checked_runs, compare
 from tests.cross.loopback import Loopback
 from tests.cross.masks import Recount
 from tests.cross.random_plans import random_plan
-from topologies import load_topology
 
 DIVIDED = [
     *((model, ways, (0,)) for model in ("mlp", "flattened") for ways in ((2,), (2, 2), (3, 2), (2, 2, 2))),
@@ -124,15 +120,10 @@ def test_random_plans(model, ways, stages):
 
 
 def test_buffers_alive_together_never_overlap():
-    """But for a result computed in place: the operand's last use is the result's first."""
     for worker in lower(random_stages("cnn", (2, 2), (0,))).workers:
         buffers = [b for b in worker.buffers if b.nbytes]
         assert all(0 <= b.first <= b.last < len(worker.tasks) for b in buffers)
-        for buffer, other in itertools.combinations(buffers, 2):
-            together = buffer.first <= other.last and other.first <= buffer.last
-            overlap = buffer.offset < other.offset + other.nbytes and other.offset < buffer.offset + buffer.nbytes
-            in_place = buffer.offset == other.offset and (buffer.last == other.first or other.last == buffer.first)
-            assert not (together and overlap) or in_place, (buffer, other)
+        assert_disjoint(buffers)
 
 
 def test_groups_survive_being_written():
@@ -156,25 +147,6 @@ def test_a_group_that_is_none(layouts, strategies, told):
         check_plan(wrong)
 
 
-def ran(plans, folder, transport):
-    """Run plans for three steps, checked against one worker; return each with its report."""
-    paths = [folder / f"{number}.json" for number in range(len(plans))]
-    for path, plan in zip(paths, plans, strict=True):
-        plan.save(path)
-    execute(plans[0].workers, *paths, "--steps", 3, "--check", "--transport", transport, "--json", folder / "report")
-    return zip(plans, read_reports(folder / "report"), strict=True)
-
-
-def compared(plan, report):
-    """Compare a plan with its run and its simulation."""
-    program = lower(plan)
-    np.testing.assert_array_equal(np.array(report.bytes), plan.bytes)
-    np.testing.assert_array_equal(simulated(program, load_topology("uniform-8")).timeline.bytes, plan.bytes)
-    assert report.arena_bytes == tuple(worker.arena_bytes for worker in program.workers)
-    assert report.check.worst_difference <= 1e-10
-    assert report.check.tensors > len(plan.graph.updates)
-
-
 @pytest.mark.mpi
 @pytest.mark.parametrize("transport", ["p2p", "shared"])
 @pytest.mark.parametrize(
@@ -190,8 +162,8 @@ def test_planned_simulated_run(ways, stages, transport, tmp_path):
     plans = [random_stages(model, ways, stages, number) for number, model in enumerate(models)]
     cut = build("mlp-6-6", batch=12, micro_batches=2, dtype="float64", optimizer="adam")
     plans.append(random_plan(cut, ways, random.Random({(2,): 0, (2, 2): 2, (4,): 1}.get(ways)), stages))
-    for plan, report in ran(plans, tmp_path, transport):
-        compared(plan, report)
+    for plan, report in checked_runs(plans, tmp_path, "--transport", transport):
+        compare(plan, report)
 
 
 @pytest.mark.mpi
@@ -204,5 +176,6 @@ def test_chosen_stages_run(workers, stages, transport, tmp_path):
         "rnn": {"batch": 4, "unroll": 3},
     }
     models = [planner.model(f"{name}-2-16", dtype="float64", **given) for name, given in options.items()]
-    for plan, report in ran([planner.plan(model, workers, stages=stages) for model in models], tmp_path, transport):
-        compared(plan, report)
+    plans = [planner.plan(model, workers, stages=stages) for model in models]
+    for plan, report in checked_runs(plans, tmp_path, "--transport", transport):
+        compare(plan, report)

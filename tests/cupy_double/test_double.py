@@ -12,13 +12,8 @@ from executor.transport.messages import Mirrored
 from executor.transport.point_to_point import PointToPoint
 from executor.worker import Worker
 from planner.program.tasks import Buffer, Message, Piece, Receive, Wait, WorkerProgram
-from tests import cupy_double
 
-
-@pytest.fixture(autouse=True)
-def cupy():
-    with cupy_double.installed() as double:
-        yield double
+pytestmark = pytest.mark.usefixtures("cupy")
 
 
 def test_the_executor_finds_it_as_cupy(cupy):

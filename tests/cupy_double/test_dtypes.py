@@ -13,7 +13,6 @@ from executor.cases import Draw, draw_case, generators
 from executor.kernels import LIBRARIES, KernelCall
 from planner.graph.opaque_ops import OPERATORS
 from planner.graph.rules import RULES
-from tests import cupy_double
 
 TOLERANCES = {"float64": 1e-9, "float32": 2e-4, "float16": 8e-3, "bfloat16": 6e-2}
 """Greatest difference, relative to the largest value of the tensor or 1: a few roundings."""
@@ -66,12 +65,6 @@ def relative_error(result, expected):
     assert (result[~finite] == expected[~finite])[~np.isnan(expected[~finite])].all()
     gap = np.abs(result - expected)[finite].max(initial=0)
     return gap / max(1.0, np.abs(expected[finite]).max(initial=0))
-
-
-@pytest.fixture(scope="module")
-def cupy():
-    with cupy_double.installed() as double:
-        yield double
 
 
 @pytest.mark.parametrize(("library", "name"), [(library, name) for library in OWN for name in OWN[library]])

@@ -4,13 +4,6 @@ import pytest
 from operator_verification import CheckOptions, check_operator
 
 import tdl
-from tests import cupy_double
-
-
-@pytest.fixture(scope="module")
-def cupy():
-    with cupy_double.installed() as double:
-        yield double
 
 
 @pytest.mark.parametrize("name", sorted(tdl.catalog))

@@ -8,14 +8,7 @@ from operator_verification import CheckOptions, check_operator
 
 from executor.kernels import KERNELS, KernelCall, run
 from executor.torch.kernels import KERNEL_SET, TORCH_KERNELS
-from tests import cupy_double
 from tests.cupy_double.torch_operators import Operators, Strict
-
-
-@pytest.fixture(scope="module")
-def cupy():
-    with cupy_double.installed() as double:
-        yield double
 
 
 @pytest.mark.parametrize("name", sorted(TORCH_KERNELS))

@@ -23,12 +23,6 @@ DELAY_S = 5e-4
 """What the device takes for an event, as for any other piece of work."""
 
 
-@pytest.fixture
-def cupy():
-    with cupy_double.installed() as double:
-        yield double
-
-
 def mlp(workers):
     return planner.plan(planner.model("mlp-2-16", batch=8), workers=workers)
 

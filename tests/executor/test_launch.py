@@ -6,6 +6,7 @@ import planner
 from executor.cluster import single_rank
 from tensor_partitioner.commands.execute import execute
 from tensor_partitioner.commands.on_ranks import command_main
+from tests.launcher import exit_status
 
 
 def test_options_are_compared_as_they_are_written(monkeypatch):
@@ -14,9 +15,12 @@ def test_options_are_compared_as_they_are_written(monkeypatch):
         "tensor_partitioner.commands.on_ranks.require_alike", lambda _, options: compared.update(options)
     )
     monkeypatch.setattr(execute, "invoke", lambda _: 0)
-    with pytest.raises(SystemExit) as ended:
-        command_main(execute, single_rank(1), ["a.json", "b.json", "--every", "epoch", "--check", "--json", "x"])
-    assert ended.value.code == 0
+    assert (
+        exit_status(
+            command_main, execute, single_rank(1), ["a.json", "b.json", "--every", "epoch", "--check", "--json", "x"]
+        )
+        == 0
+    )
     assert compared["plans"] == "a.json b.json"
     said = {"--every": "epoch", "--check": "given", "--eval": "not given", "--trace": "not given", "--json": "x"}
     assert {name: compared[name] for name in said} == said

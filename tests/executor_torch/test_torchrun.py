@@ -9,6 +9,8 @@ import sys
 
 import pytest
 
+from tests.launcher import exit_status
+
 pytest.importorskip("torch")
 import torch
 from torch import nn
@@ -129,9 +131,7 @@ def test_the_command(plan, tmp_path, capsys):
     assert executed.bytes == executed.planned_bytes
     assert executed.arena_bytes == executed.planned_arena_bytes
     assert (executed.settings["transport"], executed.settings["kernels"][:5]) == ("gloo", "torch")
-    with pytest.raises(SystemExit) as ended:
-        compare([str(report)])
-    assert (ended.value.code, "2 of 2 equal" in capsys.readouterr().out) == (0, True)
+    assert (exit_status(compare, [str(report)]), "2 of 2 equal" in capsys.readouterr().out) == (0, True)
     resumed = run(2, "executor", plan, "--steps", 4, "--resume", folder, "--json", report)
     assert (resumed.returncode, own_lines(resumed)) == (0, [])
     assert read_reports(report)[0].first_step == 2

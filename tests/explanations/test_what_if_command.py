@@ -6,15 +6,15 @@ import pytest
 
 import planner
 from tensor_partitioner.commands.plan import main
+from tests.launcher import exit_status
 
 MODEL = ["transformer-2-64", "--batch", "8", "--workers", "4"]
 
 
 def shown_by(arguments, capsys):
-    with pytest.raises(SystemExit) as ended:
-        main(arguments)
+    ended = exit_status(main, arguments)
     shown = capsys.readouterr()
-    return ended.value.code, shown.out, shown.err
+    return ended, shown.out, shown.err
 
 
 def test_a_summary_is_shown_and_written(capsys, tmp_path):

@@ -13,6 +13,7 @@ from planner.export.targets import TARGETS
 from planner.graph.ir import Entry, Tensor
 from planner.layout import PARTIAL, REPLICATE, Shard
 from tensor_partitioner.commands.export import main as export_main
+from tests.launcher import exit_status
 
 S0, S1, R = Shard(0), Shard(1), REPLICATE
 
@@ -202,9 +203,7 @@ def test_the_command_of_all_targets(tmp_path, capsys, monkeypatch):
 
 
 def exported(*arguments):
-    with pytest.raises(SystemExit) as ended:
-        export_main([str(argument) for argument in arguments])
-    return ended.value.code
+    return exit_status(export_main, [str(argument) for argument in arguments])
 
 
 def test_the_example_calls_an_input_by_its_name():

@@ -7,6 +7,8 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+from tests.launcher import exit_status
+
 pytest.importorskip("google.protobuf")
 
 import planner
@@ -159,9 +161,7 @@ def test_the_command_writes_what_a_package_adds(tmp_path, monkeypatch, capsys):
     saved = tmp_path / "plan.json"
     planner.plan(planner.model("mlp-2-16", batch=8), parallel="dp=2,tp=2").save(saved)
     for arguments, status in (((), 2), (("-o", str(tmp_path / "trace.et")), 0)):
-        with pytest.raises(SystemExit) as ended:
-            main([str(saved), "--to", "chakra", *arguments])
-        assert ended.value.code == status
+        assert exit_status(main, [str(saved), "--to", "chakra", *arguments]) == status
     told = capsys.readouterr()
     assert "Chakra: expected -o FILE" in told.err
     assert "trace.0.et to trace.3.et" in told.out

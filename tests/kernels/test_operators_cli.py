@@ -2,18 +2,16 @@
 
 import json
 
-import pytest
-
 import tdl
 import tensor_partitioner.commands.operators as cli
 from executor.kernels import KERNELS
+from tests.launcher import exit_status
 
 
 def run(capsys, *args):
-    with pytest.raises(SystemExit) as ended:
-        cli.main(list(args))
+    ended = exit_status(cli.main, list(args))
     printed = capsys.readouterr()
-    return ended.value.code, printed.out, printed.err
+    return ended, printed.out, printed.err
 
 
 def test_list_shows_every_operator(capsys, monkeypatch):

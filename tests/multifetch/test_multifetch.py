@@ -6,19 +6,12 @@ import pytest
 
 from executor.multifetch import SEGMENT, TERM, MultiFetch, box_of, copies, reduction, tables
 from tdl import REDUCERS
-from tests import cupy_double
 from tests.multifetch.host import built
 
 DTYPES = {
     "float16": np.float16, "bfloat16": ml_dtypes.bfloat16, "float32": np.float32, "float64": np.float64,
     "int32": np.int32,
 }  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def cupy():
-    with cupy_double.installed() as double:
-        yield double
 
 
 @pytest.fixture(scope="module")

@@ -15,6 +15,7 @@ from tensor_partitioner.commands.compare import main as compare
 from tensor_partitioner.commands.export import main as export
 from tensor_partitioner.commands.plan import main as plan
 from tensor_partitioner.commands.simulate import main as simulate
+from tests.launcher import exit_status
 from topologies import full_text
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -28,15 +29,14 @@ def refused(capsys):
     """Run a command and check its manners; the message must match the pattern."""
 
     def run(main, *arguments, match):
-        with pytest.raises(SystemExit) as ended:
-            main([str(argument) for argument in arguments])
+        ended = exit_status(main, [str(argument) for argument in arguments])
         shown = capsys.readouterr()
         assert shown.err.startswith("error: "), shown.err
         assert shown.err.count("\n") == 1, shown.err
         assert "Traceback" not in shown.err
         assert re.search(match, shown.err), shown.err
         assert shown.out == ""
-        assert ended.value.code == 2
+        assert ended == 2
 
     return run
 
@@ -170,9 +170,7 @@ def test_what_agrees_is_shown(tmp_path, capsys):
     once_stored = {"gap": 1.0, "space": "placements S, ways 2 x 2"}
     record = {**RECORD, **once_stored, "factorisations": tried}
     file.write_text(json.dumps(changed(PRODUCT, "reported", "search", to=record)))
-    with pytest.raises(SystemExit) as ended:
-        plan([str(file)])
-    assert ended.value.code == 0
+    assert exit_status(plan, [str(file)]) == 0
     assert "64, gap 100.0 % (by joint)" in capsys.readouterr().out
 
 
@@ -181,9 +179,7 @@ def test_names_cannot_drive_a_terminal(refused, tmp_path, capsys):
     file = tmp_path / "red.json"
     data = changed(PRODUCT, "reported", "search", to={})
     file.write_text(json.dumps(changed(data, "search", "model", to=red)))
-    with pytest.raises(SystemExit) as ended:
-        plan([str(file)])
-    assert ended.value.code == 0
+    assert exit_status(plan, [str(file)]) == 0
     shown = capsys.readouterr().out
     assert r"plan of \x1b[31mred\x1b[0m\x07" in shown
     assert "\x1b" not in shown
@@ -268,8 +264,7 @@ def test_files_that_cannot_be_read(refused, tmp_path):
 
 def test_files_of_another_kind(refused, tmp_path, capsys):
     product, report, machine = ROOT / "examples" / "product.plan.json", tmp_path / "r.json", tmp_path / "m.yaml"
-    with pytest.raises(SystemExit):
-        simulate([str(product), "--topo", "uniform-8", "--json", str(report)])
+    exit_status(simulate, [str(product), "--topo", "uniform-8", "--json", str(report)])
     capsys.readouterr()
     refused(simulate, report, "--topo", "uniform-8", match=r"r\.json: expected a plan or a graph, .* 'report/1'")
     refused(plan, report, "--workers", "2", match=r"r\.json: expected a plan or a graph, .* 'report/1'")
@@ -396,9 +391,7 @@ def test_a_target_that_says_nothing(refused, tmp_path):
 
 
 def test_mixed_float16_keeps_state_in_float32(tmp_path):
-    with pytest.raises(SystemExit) as ended:
-        plan(["mlp-2-8", "--workers", "2", "--dtype", "mixed-float16", "--optimizer", "adam"])
-    assert ended.value.code == 0
+    assert exit_status(plan, ["mlp-2-8", "--workers", "2", "--dtype", "mixed-float16", "--optimizer", "adam"]) == 0
 
 
 def test_model_options_for_a_graph_of_ones_own(refused):
@@ -456,8 +449,6 @@ def test_other_options_of_simulate(refused):
 
 def test_more_workers_than_devices(refused, tmp_path, capsys):
     file = tmp_path / "wide.json"
-    with pytest.raises(SystemExit) as ended:
-        plan(["mlp-2-64", "--workers", "16", "-o", str(file)])
-    assert ended.value.code == 0
+    assert exit_status(plan, ["mlp-2-64", "--workers", "16", "-o", str(file)]) == 0
     capsys.readouterr()
     refused(simulate, file, "--topo", "uniform-8", match=r"16.*8|8.*16")

@@ -9,16 +9,16 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 BUDGETS = {
-    "tensor_partitioner": 5247,
-    "tdl": 2640,
-    "topologies": 2012,
-    "planner": 18968,
+    "tensor_partitioner": 5238,
+    "tdl": 2643,
+    "topologies": 2011,
+    "planner": 18922,
     "simulator": 3317,
-    "executor": 7832,
+    "executor": 7801,
 }
 """Lines that are neither blank, comment, docstring nor import, by package."""
 
-ALL = 40_016
+ALL = 39_932
 """Of all packages together, which only goes down."""
 
 LAYOUT = {tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.COMMENT, tokenize.ENDMARKER}

@@ -14,11 +14,12 @@ from planner.failures import JobError
 from planner.report.schema import ReportError
 from planner.report.tables import facts
 from tdl import TDLError
+from tensor_partitioner import display
 from tensor_partitioner.commands.console import Command, command_errors, register_group, stdout
 from tensor_partitioner.commands.decide import main as decide
 from tensor_partitioner.commands.entry import COMMANDS
-from tensor_partitioner.display import progress
-from tensor_partitioner.display.progress import TrackedTask, status, tracked
+from tensor_partitioner.display import TrackedTask, status, tracked
+from tests.launcher import exit_status
 from topologies import TopologyError
 
 
@@ -28,11 +29,10 @@ def ends(error, capsys):
     def main():
         raise error
 
-    with pytest.raises(SystemExit) as ended:
-        main([])
+    ended = exit_status(main, [])
     shown = capsys.readouterr()
     assert shown.out == ""
-    return ended.value.code, shown.err
+    return ended, shown.err
 
 
 BAD_INPUT = (GraphError, PlanError, TDLError, TopologyError, ReportError, click.UsageError)
@@ -69,9 +69,7 @@ def test_usage_errors(capsys):
 
     lines = (["--number", "x"], 2), ([], 2), (["--colour"], 2), (["--number", "3"], 0)
     for arguments, expected in lines:
-        with pytest.raises(SystemExit) as ended:
-            main(arguments)
-        assert ended.value.code == expected
+        assert exit_status(main, arguments) == expected
         shown = capsys.readouterr()
         assert shown.err.count("\n") == (1 if expected else 0)
         assert shown.out == ("" if expected else "3\n")
@@ -79,7 +77,7 @@ def test_usage_errors(capsys):
 
 def work(monkeypatch, *, on_terminal):
     """Two parts of work, during each of which the line is shown several times."""
-    monkeypatch.setattr(progress, "TERMINAL_S" if on_terminal else "PIPE_S", (0.0, 0.0))
+    monkeypatch.setattr(display, "TERMINAL_S" if on_terminal else "PIPE_S", (0.0, 0.0))
     monkeypatch.setattr(sys.stderr, "isatty", lambda: on_terminal)
     shown = threading.Event()
 
@@ -87,7 +85,7 @@ def work(monkeypatch, *, on_terminal):
         shown.set()
         return status(tasks, now)
 
-    monkeypatch.setattr(progress, "status", heard)
+    monkeypatch.setattr(display, "status", heard)
 
     @command_errors
     @click.command("works")
@@ -96,15 +94,14 @@ def work(monkeypatch, *, on_terminal):
             shown.clear()
             shown.wait(10)
 
-    with pytest.raises(SystemExit):
-        main([])
+    exit_status(main, [])
 
 
 def test_progress_is_a_line_that_goes_on_a_terminal_and_plain_lines_in_a_pipe(capsys, monkeypatch):
     work(monkeypatch, on_terminal=True)
     shown = capsys.readouterr().err
-    assert shown.startswith(f"{progress.ERASE}working: 0 of 2, 0 s")
-    assert shown.endswith(progress.ERASE)
+    assert shown.startswith(f"{display.ERASE}working: 0 of 2, 0 s")
+    assert shown.endswith(display.ERASE)
     assert "\n" not in shown
     work(monkeypatch, on_terminal=False)
     lines = capsys.readouterr().err.splitlines()
@@ -113,9 +110,8 @@ def test_progress_is_a_line_that_goes_on_a_terminal_and_plain_lines_in_a_pipe(ca
 
 
 def test_what_is_done_soon_is_not_spoken_of(capsys, monkeypatch):
-    monkeypatch.setattr(progress, "PIPE_S", (1000.0, 1000.0))
-    with pytest.raises(SystemExit):
-        command_errors(click.Command("works", callback=lambda: list(tracked("working", (1, 2)))))([])
+    monkeypatch.setattr(display, "PIPE_S", (1000.0, 1000.0))
+    exit_status(command_errors(click.Command("works", callback=lambda: list(tracked("working", (1, 2))))), [])
     assert capsys.readouterr().err == ""
 
 
@@ -156,10 +152,9 @@ def test_a_shell_is_told_what_may_follow(capsys, monkeypatch):
     def main(number):
         raise AssertionError(number)
 
-    with pytest.raises(SystemExit) as ended:
-        main([])
+    ended = exit_status(main, [])
     shown = capsys.readouterr()
-    assert (ended.value.code, shown.out, shown.err) == (0, "plain,--number\n", "")
+    assert (ended, shown.out, shown.err) == (0, "plain,--number\n", "")
 
 
 @pytest.mark.parametrize(
@@ -174,9 +169,7 @@ def test_a_shell_is_told_of_models_and_machines(line, items, capsys, monkeypatch
     monkeypatch.setenv("_DECIDE_COMPLETE", "bash_complete")
     monkeypatch.setenv("COMP_WORDS", line)
     monkeypatch.setenv("COMP_CWORD", str(line.count(" ")))
-    with pytest.raises(SystemExit) as ended:
-        decide([])
-    assert (ended.value.code, capsys.readouterr().out.splitlines()) == (0, items)
+    assert (exit_status(decide, []), capsys.readouterr().out.splitlines()) == (0, items)
 
 
 def test_help_has_options_in_groups_and_examples(capsys):
@@ -191,13 +184,11 @@ def test_help_has_options_in_groups_and_examples(capsys):
     def main(number, **_):
         raise AssertionError(number)
 
-    with pytest.raises(SystemExit):
-        main(["--help"])
+    exit_status(main, ["--help"])
     shown = capsys.readouterr().out
     assert "Of the search." not in shown
     assert re.search(r"--help-all +Show 1 more options", shown)
-    with pytest.raises(SystemExit):
-        main(["--help-all"])
+    exit_status(main, ["--help-all"])
     shown = capsys.readouterr().out
     titles = re.findall(r"^(\S.*):$", shown, re.MULTILINE)
     assert titles == ["Options of counts", "Search", "Files", "Options", "Examples"]
@@ -231,7 +222,5 @@ def test_what_pytorch_says_of_inference_is_not_shown(capsys):
 
     with pytest.warns(UserWarning, match="enable_nested_tensor is True"):
         nn.TransformerEncoder(layer, 1)
-    with pytest.raises(SystemExit) as ended:
-        main([])
-    assert ended.value.code == 0
+    assert exit_status(main, []) == 0
     assert capsys.readouterr().err == "warning: shown\n"

@@ -11,13 +11,13 @@ from planner.files import check_written, write_file
 from planner.graph import GraphBuilder, build as building
 from tensor_partitioner.commands.plan import main as plan
 from tensor_partitioner.commands.simulate import main as simulate
+from tests.launcher import exit_status
 
 
 def refused(main, capsys, *arguments):
-    with pytest.raises(SystemExit) as ended:
-        main([str(argument) for argument in arguments])
+    ended = exit_status(main, [str(argument) for argument in arguments])
     shown = capsys.readouterr()
-    assert ended.value.code == 2
+    assert ended == 2
     assert shown.out == ""
     assert shown.err.count("\n") == 1
     return shown.err

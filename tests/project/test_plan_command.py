@@ -9,12 +9,11 @@ from planner.plans.plan_json import load_plan
 from planner.search import SearchOptions, search
 from tensor_partitioner.commands.compare import main as compare
 from tensor_partitioner.commands.plan import LEAST_BYTES, main
+from tests.launcher import exit_status
 
 
 def run(main, *arguments):
-    with pytest.raises(SystemExit) as ended:
-        main([str(argument) for argument in arguments])
-    return ended.value.code
+    return exit_status(main, [str(argument) for argument in arguments])
 
 
 def test_plan_is_written_and_described(tmp_path, capsys):

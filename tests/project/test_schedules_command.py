@@ -5,14 +5,13 @@ import pytest
 from planner.graph.facts import recomputed
 from planner.plans.plan_json import load_plan
 from tensor_partitioner.commands.plan import main
+from tests.launcher import exit_status
 
 MODEL = ("transformer-4-16", "--batch", "8", "--sequence", "8", "--vocabulary", "16", "--heads", "2")
 
 
 def run(*arguments):
-    with pytest.raises(SystemExit) as ended:
-        main([str(argument) for argument in arguments])
-    return ended.value.code
+    return exit_status(main, [str(argument) for argument in arguments])
 
 
 @pytest.mark.parametrize(

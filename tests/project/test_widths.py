@@ -12,6 +12,7 @@ import pytest
 import planner
 from tensor_partitioner.commands import compare, decide, export, operators, plan, simulate, topo
 from tensor_partitioner.commands.entry import COMMANDS
+from tests.launcher import exit_status
 
 MAINS = {
     module.__name__.rpartition(".")[2]: module.main for module in (compare, decide, operators, plan, simulate, topo)
@@ -49,10 +50,9 @@ def longest_row(shown):
 
 def shown_by(line, capsys):
     name, *arguments = shlex.split(line)
-    with pytest.raises(SystemExit) as ended:
-        MAINS[name](arguments)
+    ended = exit_status(MAINS[name], arguments)
     shown = capsys.readouterr()
-    assert not ended.value.code, shown.err
+    assert not ended, shown.err
     return STYLE.sub("", shown.out)
 
 

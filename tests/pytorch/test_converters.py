@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.launcher import exit_status
+
 torch = pytest.importorskip("torch")
 
 from planner import extensions  # noqa: E402
@@ -38,9 +40,7 @@ def tables(monkeypatch):
 
 
 def plan(capsys, *arguments):
-    with pytest.raises(SystemExit) as ended:
-        main(list(map(str, arguments)))
-    return ended.value.code, capsys.readouterr().err
+    return exit_status(main, list(map(str, arguments))), capsys.readouterr().err
 
 
 @pytest.fixture

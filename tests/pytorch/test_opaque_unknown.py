@@ -6,6 +6,8 @@ import subprocess
 import numpy as np
 import pytest
 
+from tests.launcher import exit_status
+
 torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402
@@ -108,9 +110,7 @@ def test_what_draws_random_numbers_is_refused():
 
 
 def run(*arguments):
-    with pytest.raises(SystemExit) as ended:
-        main([*map(str, arguments)])
-    return ended.value.code
+    return exit_status(main, [*map(str, arguments)])
 
 
 @pytest.mark.mpi

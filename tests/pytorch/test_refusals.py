@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.launcher import exit_status
+
 torch = pytest.importorskip("torch")
 
 import planner  # noqa: E402
@@ -16,10 +18,9 @@ FILE = Path(refused_models.__file__)
 
 
 def refusal(capsys, function):
-    with pytest.raises(SystemExit) as ended:
-        main([f"{FILE}:{function}", "--workers", "2"])
+    ended = exit_status(main, [f"{FILE}:{function}", "--workers", "2"])
     _, said = capsys.readouterr()
-    return ended.value.code, said
+    return ended, said
 
 
 @pytest.mark.parametrize("function", [*refused_models.SAID, "nothing_of_that_name"])

@@ -4,6 +4,8 @@ import re
 
 import pytest
 
+from tests.launcher import exit_status
+
 torch = pytest.importorskip("torch")
 import torch.nn.functional as F  # noqa: E402, N812
 from torch import nn  # noqa: E402
@@ -42,9 +44,7 @@ def file(tmp_path):
 
 
 def command(capsys, *arguments):
-    with pytest.raises(SystemExit) as ended:
-        main(list(map(str, arguments)), obj=verify)
-    return ended.value.code, *capsys.readouterr()
+    return exit_status(main, list(map(str, arguments)), obj=verify), *capsys.readouterr()
 
 
 def test_equal_steps_pass(file, capsys):

@@ -17,6 +17,7 @@ from planner.search.memory import DoesNotFitError, parse_memory
 from planner.search.objectives.objective import least_bytes_stored, resident_item_bytes_by_variable
 from planner.search.partial_sums import INFEASIBLE
 from tensor_partitioner.commands.plan import main
+from tests.launcher import exit_status
 from tests.search.graphs import random_graph
 from tests.search.samples import training_graphs
 from topologies import load_topology
@@ -201,9 +202,7 @@ def test_other_sizes_are_not(text):
     ],
 )
 def test_errors_are_one_line(more, message, capsys):
-    with pytest.raises(SystemExit) as ended:
-        main(["mlp-2-64", "--workers", "4", *more])
-    assert ended.value.code == 2
+    assert exit_status(main, ["mlp-2-64", "--workers", "4", *more]) == 2
     printed = capsys.readouterr().err
     assert message in printed
     assert printed.count("\n") == 1
@@ -225,9 +224,7 @@ def test_the_command_says_what_the_arena_takes(tmp_path, capsys):
         file,
     ]
     for arguments in (searched, [file]):
-        with pytest.raises(SystemExit) as ended:
-            main(list(map(str, arguments)))
-        assert ended.value.code == 0
+        assert exit_status(main, list(map(str, arguments))) == 0
         shown.append(capsys.readouterr().out)
     assert "of 1,073,741,824 bytes allowed" in shown[0]
     assert "time per iteration on uniform-8" in shown[0]

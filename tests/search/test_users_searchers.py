@@ -9,6 +9,7 @@ from planner.errors import PlanError
 from planner.layout import PlacementSet
 from planner.search.searchers import SEARCHERS, Searcher, register
 from tensor_partitioner.commands.plan import main
+from tests.launcher import exit_status
 
 FILE = """
 from planner.search import SEARCHERS, Searcher, register
@@ -35,9 +36,7 @@ def test_the_command_takes_it(tmp_path, placements):
     file, output = tmp_path / f"mine_{random.randrange(10**9)}.py", tmp_path / "plan.json"
     file.write_text(FILE)
     line = ("mlp-2-16", "--batch", "8", "--workers", "4", "--placements", placements, "--search", "mine")
-    with pytest.raises(SystemExit) as ended:
-        main([*line, "--operators", str(file), "-o", str(output)])
-    assert ended.value.code == 0
+    assert exit_status(main, [*line, "--operators", str(file), "-o", str(output)]) == 0
     plan = planner.load(output)
     assert (plan.search.searcher, plan.search.placements) == ("mine", placements)
 
@@ -71,6 +70,5 @@ def test_names_are_taken_once():
 
 
 def test_help_shows_defaults_as_they_are_typed(capsys):
-    with pytest.raises(SystemExit):
-        main(["--help-all"])
+    exit_status(main, ["--help-all"])
     assert "[default: S,R]" in capsys.readouterr().out

@@ -9,6 +9,7 @@ from planner.report.schema import read_reports
 from simulator import simulate
 from tensor_partitioner.commands.plan import main as plan
 from tensor_partitioner.commands.simulate import main
+from tests.launcher import exit_status
 
 MODEL = (
     *("mlp-2-16", "--batch", "8", "--workers", "4", "--dtype", "float32", "--optimizer", "momentum"),
@@ -17,9 +18,7 @@ MODEL = (
 
 
 def run(*arguments, command=main):
-    with pytest.raises(SystemExit) as ended:
-        command([str(argument) for argument in arguments])
-    return ended.value.code
+    return exit_status(command, [str(argument) for argument in arguments])
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,8 @@ from simulator.interpreter import Switches
 from simulator.report import plan_program, report
 from simulator.simulation import simulated
 from tensor_partitioner.commands.simulate import main
-from tensor_partitioner.display.progress import STATUS
+from tensor_partitioner.display import STATUS
+from tests.launcher import exit_status
 from topologies import full_text, load_topology
 
 MODELS = {"mlp-3-64": {}, "cnn-5-8": {"image": 8}, "wresnet-14-1": {"image": 32}, "rnn-2-32": {"unroll": 3}}
@@ -86,9 +87,12 @@ def test_report(machine, tmp_path):
 
 def test_command(plan_file, tmp_path, capsys):
     json_file, trace_file = tmp_path / "r.json", tmp_path / "t.json"
-    with pytest.raises(SystemExit) as done:
-        main([str(plan_file), "--topo", "p2.8xlarge.yaml", "--json", str(json_file), "--trace", str(trace_file)])
-    assert done.value.code == 0
+    assert (
+        exit_status(
+            main, [str(plan_file), "--topo", "p2.8xlarge.yaml", "--json", str(json_file), "--trace", str(trace_file)]
+        )
+        == 0
+    )
     out = capsys.readouterr().out
     assert "seconds per step" in out
     assert "equal to the plan" in out
@@ -103,12 +107,11 @@ def test_a_plan_that_does_not_fit_is_status_1(plan_file, tmp_path, capsys):
     tiny, written = tmp_path / "tiny.yaml", tmp_path / "r.json"
     without_reserve = re.sub("reserved_bytes: [^,}]*, ", "", full_text("uniform-8"))
     tiny.write_text(re.sub(" memory_bytes: [^,}]*", " memory_bytes: 1e4", without_reserve))
-    with pytest.raises(SystemExit) as done:
-        main([str(plan_file), "--topo", str(tiny), "--json", str(written)])
+    done = exit_status(main, [str(plan_file), "--topo", str(tiny), "--json", str(written)])
     captured = capsys.readouterr()
     (outcome,) = read_reports(written)
     devices = [device.device for device in outcome.devices if device.verdict == "out of memory"]
-    assert done.value.code == 1
+    assert done == 1
     assert devices
     doubt, error = captured.err.splitlines()
     assert doubt.startswith(f"warning: {tiny}: $.device_types[0].memory_bytes: expected ")
@@ -127,10 +130,9 @@ def test_a_plan_that_does_not_fit_is_status_1(plan_file, tmp_path, capsys):
     ],
 )
 def test_bad_input_is_one_line_and_status_2(arguments, message, plan_file, capsys):
-    with pytest.raises(SystemExit) as done:
-        main([str(plan_file) if argument == "PLAN" else argument for argument in arguments])
+    done = exit_status(main, [str(plan_file) if argument == "PLAN" else argument for argument in arguments])
     captured = capsys.readouterr()
-    assert done.value.code == 2
+    assert done == 2
     assert captured.err.startswith(message)
     assert captured.err.count("\n") == 1
     assert captured.out == ""

@@ -5,6 +5,7 @@ import re
 import pytest
 
 from tensor_partitioner.commands.topo import main
+from tests.launcher import exit_status
 from tests.topologies.samples import NCCL, NVLINKS
 from topologies import available, full_text, load_topology, parse_topology
 
@@ -12,10 +13,9 @@ from topologies import available, full_text, load_topology, parse_topology
 @pytest.fixture
 def topo(capsys):
     def run(*arguments):
-        with pytest.raises(SystemExit) as ended:
-            main([str(argument) for argument in arguments])
+        ended = exit_status(main, [str(argument) for argument in arguments])
         shown = capsys.readouterr()
-        return ended.value.code, shown.out, shown.err
+        return ended, shown.out, shown.err
 
     return run
 

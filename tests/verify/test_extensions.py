@@ -19,6 +19,7 @@ from planner.graph.rules import RULES
 from tensor_partitioner.commands.operators import main as operators
 from tensor_partitioner.commands.plan import main as plan
 from tensor_partitioner.commands.simulate import main as simulate
+from tests.launcher import exit_status
 
 OPERATOR = """
 import tdl
@@ -71,10 +72,9 @@ def own(tmp_path, monkeypatch):
 
 
 def run(capsys, main, *arguments):
-    with pytest.raises(SystemExit) as ended:
-        main([str(argument) for argument in arguments])
+    ended = exit_status(main, [str(argument) for argument in arguments])
     shown = capsys.readouterr()
-    return ended.value.code, shown.out, shown.err
+    return ended, shown.out, shown.err
 
 
 def test_every_command_takes_the_file(own, tmp_path, capsys):

@@ -17,8 +17,7 @@ from operator_verification import KINDS, CheckOptions, Verification, check_opera
 from planner.extensions import load_operators
 from planner.failures import JobError
 from tensor_partitioner.commands.console import operators_option, stdout
-from tensor_partitioner.display import nearest, table
-from tensor_partitioner.display.progress import tracked
+from tensor_partitioner.display import nearest, table, tracked
 
 SHOWN_FAILURES = 3
 """Failures of an operator that are printed; --json has all of them."""

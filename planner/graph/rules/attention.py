@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from planner.graph.ir import Value
 from planner.graph.rules.base import Backward, Gradients, Rule, flat, materialize, zeros
+from tdl.operator import named
 
 
 def _attention(b: Backward) -> Gradients:
@@ -60,10 +61,7 @@ def _collect(b: Backward) -> Gradients:
 
 
 RULES: dict[str, Rule] = {
-    "attention": _attention,
+    **named(_attention, _rotary, _dispatch, _collect),
     "biased_attention": _attention,
-    "rotary": _rotary,
     "expert_slots": flat,
-    "dispatch": _dispatch,
-    "collect": _collect,
 }

@@ -8,6 +8,7 @@ from planner.errors import GraphError
 from planner.graph.ir import Node
 from planner.graph.rules.base import Backward, Gradients, Rule, number
 from tdl.catalog.loss import LOSSES
+from tdl.operator import named
 
 
 def _produced_by(b: Backward, operand: int, op: str, *operands: int) -> Node:
@@ -102,13 +103,6 @@ def _loss(b: Backward) -> Gradients:
 
 
 RULES: dict[str, Rule] = {
-    "batch_norm": _batch_norm,
-    "normalize": _normalize,
-    "mean_square": _mean_square,
-    "rms_norm": _rms_norm,
-    "softmax": _softmax,
-    "log_softmax": _log_softmax,
-    "cross_entropy": _cross_entropy,
-    "nll_loss": _nll_loss,
+    **named(_batch_norm, _normalize, _mean_square, _rms_norm, _softmax, _log_softmax, _cross_entropy, _nll_loss),
     **dict.fromkeys(LOSSES, _loss),
 }

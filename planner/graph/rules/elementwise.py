@@ -7,6 +7,7 @@ from functools import partial
 from planner.graph.ir import Value
 from planner.graph.rules.base import Backward, Gradients, Rule, flat, integers, level, number
 from tdl.catalog.elementwise import BINARY, FLAT, LEVEL, OPERATORS, PASSING, SCALAR, UNARY
+from tdl.operator import named
 
 
 def _of_result(op: str) -> Rule:
@@ -121,17 +122,12 @@ def _lerp(b: Backward) -> Gradients:
 
 
 RULES: dict[str, Rule] = {
+    **named(_scale, _cast, _add, _sub, _mul, _div, _where, _lerp),
     "relu": _of_result("threshold_backward"),
     "sigmoid": _of_result("sigmoid_backward"),
     "tanh": _of_result("tanh_backward"),
     "exp": _of_result("mul"),
     "log": lambda b: (b.emit("div", (b.gradient, b.node.inputs[0]), 0),),
-    "scale": _scale,
-    "cast": _cast,
-    "add": _add,
-    "sub": _sub,
-    "mul": _mul,
-    "div": _div,
     "add_n": lambda b: (b.arriving[0],) * len(b.node.inputs),
     **{name: _of_row(name) for name in (*UNARY, *SCALAR)},
     **{name: _of_binary_row(name) for name in BINARY},
@@ -141,6 +137,4 @@ RULES: dict[str, Rule] = {
     **dict.fromkeys(("neg", "rsub_scalar"), _neg),
     **dict.fromkeys(("tril", "triu", "dropout"), _same),
     **dict.fromkeys(("masked_fill", "causal_mask"), partial(_same, value=0.0)),
-    "where": _where,
-    "lerp": _lerp,
 }

@@ -6,6 +6,7 @@ from typing import cast
 
 from planner.graph.ir import Value
 from planner.graph.rules.base import Backward, Gradients, Rule, expand, integers
+from tdl.operator import named
 
 
 def _matrix_product(b: Backward) -> Gradients:
@@ -85,13 +86,10 @@ def _col2im(b: Backward) -> Gradients:
 
 
 RULES: dict[str, Rule] = {
+    **named(_einsum, _convolution, _im2col, _col2im),
     "mm": _matrix_product,
     "bmm": _matrix_product,
-    "einsum": _einsum,
-    "convolution": _convolution,
     "convolution_backward_input": _transposed_convolution,
-    "im2col": _im2col,
-    "col2im": _col2im,
     "max_pool2d_with_indices": _pool,
     "avg_pool2d": _pool,
 }

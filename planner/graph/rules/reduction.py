@@ -6,6 +6,7 @@ from typing import cast
 
 from planner.graph.ir import Value
 from planner.graph.rules.base import Backward, Gradients, Rule, expand, integers, number
+from tdl.operator import named
 
 
 def _dims(b: Backward) -> tuple[int, ...]:
@@ -67,14 +68,12 @@ def _cumsum(b: Backward) -> Gradients:
 
 
 RULES: dict[str, Rule] = {
+    **named(_prod, _sum_exp, _cumsum),
     "sum": lambda b: (expand(b, b.gradient, 0, _dims(b), 1.0),),
     "mean": lambda b: (expand(b, b.gradient, 0, _dims(b), 1.0 / number(b, "count")),),
     "amax": _extreme,
     "amin": _extreme,
-    "prod": _prod,
     "var": _variance,
     "batch_norm_var": _variance,
-    "sum_exp": _sum_exp,
-    "cumsum": _cumsum,
     "expand": _expand_backward,
 }

@@ -6,6 +6,7 @@ from typing import cast
 
 import tdl
 from planner.graph.rules.base import Backward, Gradient, Gradients, Rule, integers, materialize, number, zeros
+from tdl.operator import named
 
 
 def _reshape(b: Backward) -> Gradients:
@@ -102,17 +103,10 @@ def _in_order(b: Backward) -> Gradients:
 
 
 RULES: dict[str, Rule] = {
-    "reshape": _reshape,
-    "unbind": _unbind,
-    "stack": _stack,
-    "permute": _permute,
-    "cat": _cat,
+    **named(_reshape, _unbind, _stack, _permute, _cat, _slice, _diagonal, _embedding),
     "select": lambda b: _scattered(b, "select_backward", int(number(b, "dim")), "dim", "index"),
-    "slice": _slice,
     "constant_pad_nd": _pad,
     "flip": lambda b: (b.emit("flip", (b.gradient,), 0, **b.attrs("dims", "sizes")),),
-    "diagonal": _diagonal,
-    "embedding": _embedding,
     "index_select": _by_indices,
     "gather": _by_indices,
     "embedding_dense_backward": lambda b: (b.emit("embedding", (b.gradient, b.node.inputs[1]), 0), None),

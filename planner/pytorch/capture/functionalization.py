@@ -39,7 +39,7 @@ def note_views(graph: Graph) -> None:
         if (
             not is_new
             and packet(node) not in FRESH
-            and (_is_identity(node) or memory_of(node) & _memory_of_operands(node))
+            and (_is_identity(node) or memory_of(node) & set[int]().union(*map(memory_of, node.all_input_nodes)))
         ):
             node.meta[VIEW] = True
 
@@ -52,10 +52,6 @@ FRESH = ("lift_fresh_copy",)
 def _is_identity(node: Node) -> bool:
     """Return True for a dropout that drops nothing: PyTorch returns its input."""
     return packet(node) in DROPOUTS and (not bound(node)["train"] or not bound(node)["p"])
-
-
-def _memory_of_operands(node: Node) -> set[int]:
-    return set[int]().union(*map(memory_of, node.all_input_nodes))
 
 
 def memory_of(node: Node) -> set[int]:

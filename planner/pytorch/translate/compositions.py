@@ -11,6 +11,7 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
 from planner.pytorch.translate.call import refuse_if
+from tdl.operator import named
 
 # Functions with explicit gradients, where PyTorch's differ from those that would follow.
 
@@ -108,14 +109,9 @@ def _scatter(x: Tensor, dim: int, index: Tensor, src: Tensor) -> Tensor:
     return written(x, src)
 
 
-WRITTEN_PARTS: Mapping[str, Callable[..., Any]] = {
-    "index_put": _index_put,
-    "roll": _roll,
-    "scatter": _scatter,
-    "select_scatter": _select_scatter,
-    "slice_scatter": _slice_scatter,
-    "unfold": _unfold,
-}
+WRITTEN_PARTS: Mapping[str, Callable[..., Any]] = named(
+    _index_put, _roll, _scatter, _select_scatter, _slice_scatter, _unfold
+)
 """Compositions by operator name."""
 
 
@@ -295,21 +291,15 @@ def _added_product(x: Tensor, left: Tensor, right: Tensor, *, beta: float = 1, a
 
 
 WRITTEN_OUT: Mapping[str, Callable[..., Any]] = {
+    **named(_clamp, _meshgrid, _cosine_similarity, _kl_div, _logsumexp, _masked_scatter, _randint),
     **WRITTEN_PARTS,
     **dict.fromkeys(("addmm", "addmv", "baddbmm"), _added_product),
     "_safe_softmax": _safe_softmax,
-    "clamp": _clamp,
     "clamp_max": lambda x, max: _clamp(x, high=max),
     "clamp_min": lambda x, min: _clamp(x, low=min),
-    "meshgrid": _meshgrid,
     "_weight_norm": _weight_norm,
-    "cosine_similarity": _cosine_similarity,
     "embedding_bag": flat_bags,
-    "kl_div": _kl_div,
     "linalg_vector_norm": _vector_norm,
-    "logsumexp": _logsumexp,
-    "masked_scatter": _masked_scatter,
-    "randint": _randint,
     "randint_like": lambda x, *bounds, **named: _randint(*bounds, x.shape, dtype=named.get("dtype") or x.dtype),
     "selu": lambda x: aten.elu(x, 1.6732632423543772, 1.0507009873554805),
 }

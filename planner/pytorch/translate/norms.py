@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import wraps
 from math import prod
-from typing import TypeVar
 
 import torch
 
@@ -14,15 +13,13 @@ from planner.graph.build import ONES, ZEROS, Average
 from planner.graph.ir import ITEM_BYTES
 from planner.pytorch.rewrite.axes import Value
 from planner.pytorch.rewrite.views import aligned, densely, view
-from planner.pytorch.translate.call import Converter, TracedCall, converter, refuse_if
+from planner.pytorch.translate.call import C, TracedCall, converter, refuse_if
 from planner.pytorch.translate.elementwise import TORCH, along
 from planner.pytorch.translate.operations import as_dtype, binary, reduce, unary
 from planner.pytorch.translate.reductions import mean
 from planner.pytorch.translate.translation import Translation
 
 OPERANDS = ("input", "weight", "bias", "running_mean", "running_var")
-
-C = TypeVar("C", bound=Converter)
 
 
 def in_one_dtype(convert: C) -> C:

@@ -150,11 +150,6 @@ class SearchState(Struct, frozen=True, eq=False):
             replace(self, incumbent=tuple(choice), cost=cost)._without_ruled_out_states() if cost < self.cost else self
         )
 
-    @property
-    def open_state_count(self) -> int:
-        """Number of open states of all variables together."""
-        return sum(map(len, self.open_states))
-
     def with_lower_bound(self, lower: int) -> SearchState:
         """Return this state with a lower bound on every cost."""
         return replace(self, lower=max(self.lower, lower))
@@ -193,7 +188,7 @@ class SearchState(Struct, frozen=True, eq=False):
 
     def open_states_by_colour(self, model: Model) -> OpenStates:
         """Return, per variable, the states that are open for it or for another variable of its colour."""
-        if self.open_state_count == sum(model.sizes):
+        if sum(map(len, self.open_states)) == sum(model.sizes):
             return self.open_states
         together: dict[int, set[int]] = defaultdict(set)
         for colour, states in zip(model.colours_of_variables, self.open_states, strict=True):

@@ -29,7 +29,7 @@ from results.wresnet_throughput.systems.layers import layers_of
 from results.wresnet_throughput.systems.placement import devices_of_tasks
 from results.wresnet_throughput.systems.system import NoRoomError, SystemProgram, SystemRequest
 from simulator.interpreter import interpret
-from tensor_partitioner.display.progress import tracked
+from tensor_partitioner.display import tracked
 from topologies import Device, Machine
 
 AHEAD = (1.0, 0.5, 0.25, 0.0625, 0.0)
