@@ -193,8 +193,8 @@ class Checkpoint:
 class Saver:
     """Writes the checkpoints of a training to a folder. `data` identifies the data set; `schedule` is text.
 
-    All ranks must see the folder. It is locked as long as this object exists; if another job has locked it, all ranks
-    raise SharedError.
+    All ranks must see the folder. It is locked as long as this object exists; if another job has locked it, also one
+    of the same process, all ranks raise SharedError.
     """
 
     def __init__(self, folder: Path, trainer: Trainer, data: str, schedule: str) -> None:
@@ -241,8 +241,8 @@ def _locked(folder: Path) -> TextIO:
     with named_errors(folder / LOCK):
         file = (folder / LOCK).open("a+")
         try:
-            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except (BlockingIOError, PermissionError) as error:  # lockf raises either
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # lockf would let in a second job of this process
+        except BlockingIOError as error:
             file.seek(0)
             raise CheckpointError(
                 f"{folder}: another job writes checkpoints here ({file.read().strip() or 'unknown'}): wait for it to "

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-import statistics
 import sys
 import tracemalloc
+from array import array
 from bisect import bisect_right
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, MutableSequence, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -149,7 +149,7 @@ class JobResult:
     first_step: int = 0
     library: str = ""
     ranks: list[RankResult] = field(default_factory=list)
-    losses: list[float] = field(default_factory=list)
+    losses: MutableSequence[float] = field(default_factory=lambda: array("d"))
     answers: tuple[int, int] = (0, 0)
     evaluations: dict[int, Score] = field(default_factory=dict)
     diverged: str = ""
@@ -160,11 +160,6 @@ class JobResult:
     def step_seconds(self) -> tuple[float, ...]:
         """The seconds of each step: those of the slowest rank."""
         return tuple(max(durations) for durations in zip(*(rank.seconds for rank in self.ranks), strict=True))
-
-    @property
-    def seconds_per_step(self) -> float:
-        """The median of the seconds per step."""
-        return statistics.median(self.step_seconds)
 
 
 class Job:
@@ -191,7 +186,7 @@ class Job:
         self._begin()
         if self._request.measure_memory:
             tracemalloc.start()
-        seconds, rows, moments = [], [], [0.0]
+        seconds, rows, moments = array("d"), set(), [0.0]  # of any number of steps, in little memory
         for step in range(self._request.first_step, self._request.steps):
             self._load(step)
             if self._cluster.least(self._loss_place) != FINITE:
@@ -200,22 +195,20 @@ class Job:
             kept = self._kept()
             moments, row = self._run(step)
             seconds.append(moments[-1] - moments[0])
-            rows.append(tuple(int(n) for n in row))
+            rows.add(tuple(int(n) for n in row))
             self._note_loss()
             self._note_answers(step)
             if self._is_over(step + 1, kept):
                 break
             self._after_step(step + 1, seconds[-1])
             progress()
-        if len(set(rows)) > 1:
-            raise RuntimeError(
-                f"rank {self._cluster.rank} sent different bytes in different steps: {sorted(set(rows))}"
-            )
+        if len(rows) > 1:
+            raise RuntimeError(f"rank {self._cluster.rank} sent different bytes in different steps: {sorted(rows)}")
         worker = self._trainer.programs.training.worker
         took = durations(moments, self._trainer.waits)
         result = RankResult(
             seconds=tuple(seconds),
-            sent_bytes=rows[-1],
+            sent_bytes=rows.pop(),
             moments=tuple(moments),
             traced=tuple(map(traced_task, worker.tasks)) if self._request.trace else (),
             tasks=task_seconds(worker, took) if self._request.tasks else (),
@@ -324,8 +317,8 @@ class Job:
         elif self._fault and self._cluster.rank == 0:
             consequence = "the step is skipped" if kept else "no checkpoint is written"
             print(f"warning: {self._fault}: {consequence}", file=sys.stderr, flush=True)
-        for changed, array in kept.items() if self._fault else ():
-            self._trainer.view(changed)[...] = array
+        for changed, value in kept.items() if self._fault else ():
+            self._trainer.view(changed)[...] = value
         return bool(self._result.diverged)
 
     def _is_due(self, every: Interval | None, done: int) -> bool:

@@ -15,7 +15,7 @@ from executor.cluster import Cluster, T
 from executor.process.environment import launcher_place
 from executor.process.guard import end_job
 from executor.progress import obstacle as counters_obstacle
-from executor.shared_memory import first_reason, neighbours
+from executor.shared_memory import first_reason, neighbours, unlink_segments
 from executor.transport import CHOICES, REGISTERED, Choice, TransportError, TransportSpec, plain_arena
 from executor.transport.ipc import ipc, ipc_arena, obstacle as ipc_obstacle
 from executor.transport.nccl import Nccl, obstacle as nccl_obstacle
@@ -144,6 +144,7 @@ class MpiCluster(Cluster):
 def job_cluster() -> MpiCluster:
     """Return all ranks that mpirun started (collective)."""
     comm = MPI.COMM_WORLD
+    unlink_segments(comm)
     return MpiCluster(comm, comm.Get_rank(), comm.Get_size(), *host_place(comm), diagnostics=comm.Dup())
 
 

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -37,6 +38,10 @@ precision.
 """
 
 
+SIZE = attrgetter("nbytes")
+"""The order of needs: by bytes."""
+
+
 @dataclass(frozen=True, slots=True)
 class Demand:
     """The memory that one rank needs: lines that are certain, and an estimate of its kernels' temporaries."""
@@ -51,10 +56,10 @@ class Demand:
 
     def beside(self, alone: Demand) -> Demand:
         """Return the demand of both if their kernels alternate and both arenas are allocated."""
-        others = sorted((*self.needs[1:], *alone.needs[1:]), key=_size)
+        others = sorted((*self.needs[1:], *alone.needs[1:]), key=SIZE)
         larger = {need.what: need for need in others}  # the larger of each line
         arenas = self.needs[0], replace(alone.needs[0], what=CHECKED)
-        return Demand((*arenas, *larger.values()), max(self.temporaries, alone.temporaries, key=_size))
+        return Demand((*arenas, *larger.values()), max(self.temporaries, alone.temporaries, key=SIZE))
 
 
 def demand(programs: RankPrograms, xp: Any, transport: str, *, pytorch: bool) -> Demand:
@@ -65,16 +70,12 @@ def demand(programs: RankPrograms, xp: Any, transport: str, *, pytorch: bool) ->
         pytorch=pytorch,
         nccl_peers=len(peers(workers)) if transport == "nccl" else 0,
     )
-    workspace = max((workspace_need(worker, WORKSPACE_BYTES) for worker in workers), key=_size)
+    workspace = max((workspace_need(worker, WORKSPACE_BYTES) for worker in workers), key=SIZE)
     temporaries = max(temporaries_bytes(worker, pytorch=pytorch) for worker in workers)
     return Demand(
         (arena_need(programs.arena_bytes), workspace, *library_needs(libraries)),
         Need(TEMPORARIES, temporaries, "executor/needs.py"),
     )
-
-
-def _size(need: Need) -> int:
-    return need.nbytes
 
 
 def capability(xp: Any) -> tuple[int, int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import statistics
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -34,7 +35,7 @@ def processor(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
 
 def report(plan: Plan, path: Path, result: JobResult, settings: Mapping[str, Setting]) -> Report:
     """Return the report of a job, on rank 0. `settings` has the machine's description under "hardware"."""
-    batch, seconds = batch_size(plan.graph), result.seconds_per_step
+    batch, seconds = batch_size(plan.graph), statistics.median(result.step_seconds)
     right, seen = result.answers
     records = tuple(record for rank in result.ranks for record in rank.tasks)
     is_timed = bool(records) or settings["backend"] == "numpy"  # on a device, host time is not compute time

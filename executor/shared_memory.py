@@ -9,12 +9,15 @@ import mmap
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 from mpi4py import MPI
 from numpy.typing import NDArray
 
 Bytes = NDArray[np.uint8]
+SEGMENT = "/dev/shm/mpich_shm_"
+"""Start of the names of segments that MPICH itself makes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +61,14 @@ def map_memory(address: Address) -> Bytes:
 
 def _mapped(descriptor: int, nbytes: int) -> Bytes:
     return np.frombuffer(mmap.mmap(descriptor, max(1, nbytes)), np.uint8, nbytes)
+
+
+def unlink_segments(comm: MPI.Intracomm) -> None:
+    """Remove the names of MPICH's segments, so that they vanish with their last rank, however it ends (collective)."""
+    comm.Barrier()  # every rank has opened them
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        if SEGMENT in line:
+            Path(line.split(maxsplit=5)[-1]).unlink(missing_ok=True)
 
 
 def neighbours(comm: MPI.Intracomm) -> tuple[int, ...]:

@@ -128,11 +128,9 @@ def request_of(graph: Graph, workers: int | None = None, **options: Any) -> Requ
         raise PlanError(f"expected a graph, as planner.model returns, found {graph!r}")
     if unknown := [name for name in options if name not in (*SEARCH_OPTIONS, "bound", "limits")]:
         raise PlanError(f"unknown option {', '.join(unknown)}; expected one of {', '.join((*OPTIONS, 'machine'))}")
-    if machine is not None and not isinstance(machine, str | topologies.Machine):
-        raise PlanError(f"expected a machine, its name or its YAML file, found {machine!r}")
     options = {name: _read(name, value) for name, value in options.items()}
     limit = read_memory(memory)
-    machine = topologies.load_topology(machine) if isinstance(machine, str) else machine
+    machine = None if machine is None else topologies.load_topology(machine)
     capacities = _capacities(machine) if limit == DEVICES else []
     arena_of = _arena_sizes if machine is None else partial(_needed_bytes, machine, capacities)
     limit_bytes = max(capacities) if isinstance(limit, str) else limit

@@ -113,16 +113,9 @@ def simulate(
     >>> report.total_bytes == plan.total_bytes, report.overfull
     (True, ())
     """
-    plan, machine = plan_of(plan), machine_of(machine)
+    plan, machine = plan_of(plan), load_topology(machine)
     settings, program = Settings(prefetch, overlap, collectives), plan_program(plan, machine, prefetch)
     return report(plan, plan.search.model or "plan", simulation_of(program, settings), settings.told(machine))
-
-
-def machine_of(machine: str | Machine) -> Machine:
-    """Load a machine by name or file. Raises PlanError for another type."""
-    if not isinstance(machine, str | Machine):
-        raise PlanError(f"expected a machine, its name or its YAML file, found {machine!r}")
-    return load_topology(machine) if isinstance(machine, str) else machine
 
 
 def simulation_of(program: PlanProgram, settings: Settings, *, each_worker: bool = False) -> Simulation:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -93,12 +93,16 @@ def simulate(source: planner.Plan | str | Path, topo: str | Machine | None = Non
     True
     """
     if not isinstance(source, planner.Plan):
-        return _called("simulate", "predicted", options, str(source), topo)[-1]
+        return _called("simulate", "predicted", options, str(source) if isinstance(source, Path) else source, topo)[-1]
     if options.keys() <= {"prefetch", "overlap", "collectives"}:
         return import_module("simulator").simulate(source, topo, **options)
     with TemporaryDirectory() as folder:
-        source.save(Path(folder, "plan.json"))
-        return simulate(Path(folder, "plan.json"), topo, **options)
+        file = Path(folder, "plan.json")
+        source.save(file)
+        try:
+            return simulate(file, topo, **options)
+        except InputError as error:
+            raise type(error)(str(error).replace(str(file), "the plan")) from error
 
 
 def _called(name: str, function: str, given: Mapping[str, object], source: object, topo: object = None) -> Any:
@@ -106,8 +110,9 @@ def _called(name: str, function: str, given: Mapping[str, object], source: objec
 
     Raises InputError with the command's message.
     """
-    if not isinstance(source, str | planner.Graph):
-        raise InputError(f"{name}: expected a name, a file or a graph, found {source!r}")
+    if not isinstance(source, str if name == "simulate" else str | planner.Graph):
+        kinds = "plan, a name or a file" if name == "simulate" else "name, a file or a graph"
+        raise InputError(f"{name}: expected a {kinds}, found {source!r:.80}")
     module = import_module(f"{COMMANDS}.{name}")
     command: click.Command = module.main.command
     flags = {parameter.name or "": parameter for parameter in command.params}
@@ -136,5 +141,7 @@ def _words(option: click.Parameter, value: Any) -> Iterator[str]:
         yield from option.opts[:1] if value else option.secondary_opts[:1]
         return
     is_repeated = isinstance(option, click.Option) and option.multiple and not isinstance(value, str)
+    if isinstance(value, planner.Graph | planner.Plan) or (is_repeated and not isinstance(value, Iterable)):
+        raise InputError(f"{option.name}: expected text{', or a list of several' * is_repeated}, found {type(value)}")
     for part in value if is_repeated else (value,):
         yield from (option.opts[-1], ",".join(map(str, part)) if isinstance(part, tuple | list) else str(part))

@@ -296,8 +296,8 @@ def _outside(place: str, value: float, within: Range) -> Iterator[str]:
     yield f"{place}: expected {within.least:g} to {within.most:g} {within.unit}, found {value:g}{hint}"
 
 
-def load_topology(name_or_path: str | Path) -> Machine:
-    """Load a machine from a file, or a packaged machine by name, with or without a suffix.
+def load_topology(name_or_path: str | Path | Machine) -> Machine:
+    """Load a machine from a file, or a packaged machine by name, with or without a suffix. Return a Machine as it is.
 
     Raises `TopologyError` with one line: the place, what was expected, what was found. Implausible figures (10.5 for
     10.5e9 bytes/s) give a `TopologyWarning`.
@@ -306,6 +306,10 @@ def load_topology(name_or_path: str | Path) -> Machine:
     >>> len(machine.devices)
     8
     """
+    if isinstance(name_or_path, Machine):
+        return name_or_path
+    if not isinstance(name_or_path, str | Path):
+        raise TopologyError(f"expected a machine, its name or its YAML file, found {name_or_path!r}")
     machine, _ = _load(name_or_path)
     return machine
 

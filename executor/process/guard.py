@@ -28,7 +28,7 @@ from types import FrameType
 from typing import NamedTuple, NoReturn
 
 from executor.process.environment import choose_blas, foreign_launcher, is_torchrun, keep_memory, launcher_place
-from executor.process.heartbeats import BEAT_S, BYE, END, Heartbeats, Meeting, own_addresses
+from executor.process.heartbeats import BYE, END, Heartbeats, Meeting, own_addresses
 
 BY_SIGNAL = 128
 """Shells add this to the number of the signal that ended a process."""
@@ -196,7 +196,7 @@ class _Guard:
             if not child and time.monotonic() - stopped > self._silence_s:
                 self._end(f"{self._name}: stopped by signal {number} ({signal.strsignal(number)})")
             elif not child:
-                time.sleep(BEAT_S / 10)
+                time.sleep(LAUNCHER_ENDS_S)
             elif os.WIFSTOPPED(status) and self._silence_s:
                 stopped, number = time.monotonic(), os.WSTOPSIG(status)
             elif os.WIFSTOPPED(status) or os.WIFCONTINUED(status):

@@ -1,7 +1,7 @@
 """Heartbeats between the guards of a job. A silent guard is named, and the job ends.
 
-Every guard is connected to rank 0's, which answers. A beat is one byte per second. Other bytes mean that a rank has
-ended, or that the job ends because of one.
+Every guard is connected to rank 0's, which sends beats of one byte; the others answer them at once, so that each
+wakes as rarely as it can. Other bytes mean that a rank has ended, or that the job ends because of one.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ from dataclasses import dataclass
 from functools import partial
 from secrets import compare_digest
 
-BEAT_S = 1.0
+BEATS = 4
+"""Number of beats of rank 0's guard in the silence that ends a job."""
+
 CONNECT_S = 2.0
 BEAT, BYE, END = b"+", b"-", b"!"
 
@@ -61,17 +63,19 @@ class Heartbeats:
         if self._server:
             self._selector.register(self._server, selectors.EVENT_READ, partial(self._welcome, self._server))
         last, now, beaten, ended = time.monotonic(), 0.0, 0.0, False
+        beat_s = silence_s / BEATS * (1 if self._server else 2)
         while (self._server or self._peers) and not ended:
-            ready = self._selector.select(BEAT_S / 2)
-            now += min(time.monotonic() - last, 2 * BEAT_S)
+            heard = min((peer.heard for peer in self._peers.values()), default=now)
+            ready = self._selector.select(max(0.0, min(beaten + beat_s, heard + silence_s) - now))
+            now += min(time.monotonic() - last, 2 * beat_s)
             last = time.monotonic()
             for key, _ in ready:
                 ended = key.data(now) or ended
-            if now - beaten >= BEAT_S:
+            if now - beaten >= beat_s or (ready and not self._server):
                 beaten = now
                 self.tell(BEAT)
-            silent = [peer for peer in self._peers.values() if now - peer.heard > silence_s - 2 * BEAT_S]
-            if any(now - peer.heard > silence_s for peer in silent):
+            silent = [peer for peer in self._peers.values() if now - peer.heard > silence_s / 2]
+            if any(now - peer.heard >= silence_s for peer in silent):
                 return on_silence(sorted((peer.rank, peer.host) for peer in silent))
         return on_silence(()) if ended else None
 

@@ -105,6 +105,8 @@ class _Reading:
             for node in graph.nodes
             if node.forward is None and updated.isdisjoint(node.outputs)
         ]
+        self._descriptions = {node.name: describe(node, graph.tensors) for node in self._nodes}
+        self._activations: dict[int, str] = {}
         self._maker: Mapping[str, Node] = {name: node for node in self._nodes for name in node.outputs}
 
     def transformer(self) -> Transformer | None:
@@ -155,7 +157,7 @@ class _Reading:
         return [self._tensors[name] for name in node.inputs if self._tensors[name].role == "weight"]
 
     def _traits(self, node: Node) -> Traits:
-        return traits_of(describe(node, self._tensors))
+        return traits_of(self._descriptions[node.name])
 
     def _table(self, node: Node) -> tuple[Tensor, int] | None:
         """Return the embedding table that a node looks up, and the length of its sequences.
@@ -167,17 +169,20 @@ class _Reading:
 
     def _activation(self, node: Node) -> str:
         """Return which activation a node computes, judged by its values; "" for none."""
-        description, rank = describe(node, self._tensors), len(self._shape(node))
-        if len(node.inputs) != 1 or not rank or not description.is_elementwise or self._weights(node):
+        description = self._descriptions[node.name]
+        if len(node.inputs) != 1 or not self._shape(node) or not description.is_elementwise or self._weights(node):
             return ""
-        points = POINTS.reshape(-1, *(1,) * (rank - 1))
-        (values,) = description.evaluate((points,), node.attrs)
-        known = ((name, tdl.catalog[name].describe((rank,)).evaluate((points,))[0]) for name in ACTIVATIONS)
-        return next((name for name, expected in known if np.allclose(values, expected, atol=TOLERANCE)), "")
+        if id(description) not in self._activations:
+            points = POINTS.reshape(-1, *(1,) * (len(self._shape(node)) - 1))
+            (values,) = description.evaluate((points,), node.attrs)
+            known = ((name, tdl.catalog[name].describe((points.ndim,)).evaluate((points,))[0]) for name in ACTIVATIONS)
+            same = (name for name, expected in known if np.allclose(values, expected, atol=TOLERANCE))
+            self._activations[id(description)] = next(same, "")
+        return self._activations[id(description)]
 
     def _is_of_two(self, function: str, node: Node) -> bool:
         """Return True if a node applies `function` ("add" or "multiply") to two operands, element by element."""
-        match [placed.value for placed in describe(node, self._tensors).outputs]:
+        match [placed.value for placed in self._descriptions[node.name].outputs]:
             case [Call(name, (Element(), Element()))]:
                 return name == function
         return False
@@ -209,7 +214,7 @@ class _Reading:
             return self._shape(core)[1], self._tensors[core.inputs[attended.queries]].shape[attended.dimension]
         for node in self._before(core):
             if self._traits(node).contracts and not self._weights(node):
-                description = describe(node, self._tensors)
+                description = self._descriptions[node.name]
                 extents = description.extents([self._tensors[name].shape for name in node.inputs], node.attrs)
                 return self._shape(core)[1], prod(extents[name] for name in description.reduction_variables)
         return self._shape(core)[1], 1

@@ -167,11 +167,6 @@ def parse_placement(text: str) -> Placement:
     raise PlanError(f"expected a placement S<dimension>, R, P+ or @<group>, found {text!r}")
 
 
-def format_layout(layout: Layout) -> str:
-    """Return a layout as placements separated by commas, such as `S0,R,S1`."""
-    return ",".join(map(str, layout))
-
-
 class PlacementSet(StrEnum):
     """Placements that a search may choose from, spelt as in options and files: `S`, `S,R` or `S,R,P`.
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from traceback import StackSummary, walk_stack
 from typing import Any
+from unittest import mock
 
 import torch
 from torch._decomp import decomposition_table  # what operators are made of
@@ -86,11 +87,8 @@ def exporting_modes() -> list[PreDispatchTorchFunctionMode]:
 @contextmanager
 def lines_of_nodes() -> Iterator[None]:
     """Within, nodes of a trace record the lines of `forward` without their text, which takes a fifth of an export."""
-    before, proxy.CapturedTraceback = proxy.CapturedTraceback, _Lines  # type: ignore[misc, assignment]
-    try:
+    with mock.patch.object(proxy, "CapturedTraceback", _Lines):
         yield
-    finally:
-        proxy.CapturedTraceback = before  # type: ignore[misc]
 
 
 class _Lines:

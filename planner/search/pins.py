@@ -166,7 +166,7 @@ def _texts(value: Any) -> Iterator[Any]:
     if isinstance(value, Mapping):
         entries = ((name, given if isinstance(given, list | tuple) else [given]) for name, given in value.items())
         value = [f"{name}={option}" for name, options in entries for option in options]
-    for text in [value] if isinstance(value, str | Pin | Degree) else value or ():
+    for text in value or () if isinstance(value, Iterable | None) and not isinstance(value, str) else [value]:
         if not isinstance(text, str | Pin | Degree):
             raise PlanError(f"expected GLOB=PLACEMENT, as in 'l*.mlp.up.w=S0', found {text!r}")
         yield text

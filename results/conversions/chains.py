@@ -30,7 +30,6 @@ from planner.layout.ways import (
     Replicate,
     Shard,
     Ways,
-    format_layout,
 )
 
 ATOMS: dict[tuple[type[Placement], type[Placement]], str] = {
@@ -72,7 +71,7 @@ class Hop:
     elements: int
 
     def __str__(self) -> str:
-        return f"{self.atom} to {format_layout(self.target) or 'one worker'}"
+        return f"{self.atom} to {','.join(map(str, self.target)) or 'one worker'}"
 
 
 @dataclass(frozen=True, slots=True)

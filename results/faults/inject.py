@@ -76,7 +76,7 @@ def _await(folder: Path, *_arguments: Any) -> None:
         time.sleep(0.01)
 
 
-def _fill_disk(folder: Path, *_arguments: Any) -> None:
+def fill_disk(folder: Path, *_arguments: Any) -> None:
     """Fill the disk on which checkpoints are written."""
     with (folder / "run" / "filling").open("wb", buffering=0) as file:
         try:
@@ -104,7 +104,7 @@ ACTIONS: dict[str, Callable[..., None]] = {
     "kill": _signal(signal.SIGKILL),
     "stop": _signal(signal.SIGSTOP),
     "segfault": _signal(signal.SIGSEGV),
-    "disk full": _fill_disk,
+    "disk full": fill_disk,
     "memory limit": _take_memory,
     "NaN": _spoil,
 }

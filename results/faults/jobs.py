@@ -45,6 +45,7 @@ class Cell:
     launcher: str
     hosts: int
     moment: str
+    ranks_per_host: int = RANKS_PER_HOST
 
     def __str__(self) -> str:
         return f"{self.fault}, {self.launcher}, {self.hosts} host{'s' * (self.hosts > 1)}, {self.moment}"
@@ -52,7 +53,7 @@ class Cell:
     @property
     def ranks(self) -> int:
         """Of the whole job."""
-        return self.hosts * RANKS_PER_HOST
+        return self.hosts * self.ranks_per_host
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,9 +96,9 @@ def launch(cell: Cell, network: Hosts | None, words: Sequence[str]) -> list[list
         if network is None:
             return [[launcher(), "-n", str(cell.ranks), *EXECUTE, *words]]
         how = ["-launcher", "rsh", "-launcher-exec", str(network.agent), "-localhost", network.addresses[0]]
-        where = ["-hosts", ",".join(network.addresses), "-ppn", str(RANKS_PER_HOST), "-n", str(cell.ranks)]
+        where = ["-hosts", ",".join(network.addresses), "-ppn", str(cell.ranks_per_host), "-n", str(cell.ranks)]
         return [[*network.around, launcher(), *how, *where, *EXECUTE, *words]]
-    each = ["--nproc-per-node", str(cell.ranks if network is None else RANKS_PER_HOST)]
+    each = ["--nproc-per-node", str(cell.ranks if network is None else cell.ranks_per_host)]
     if network is None:
         return [[*TORCHRUN, "--standalone", *each, "-m", "executor", *words]]
     meet = ["--nnodes", str(cell.hosts), "--master-addr", network.addresses[0], "--master-port", str(_free_port())]
@@ -177,9 +178,9 @@ def disturb(cell: Cell, folder: Path, plan: Path, run: Path) -> Ended:
         try:
             begun = _await_fault(folder, jobs)
             if cell.fault in OF_LAUNCHER:
-                begun = _act(cell, jobs, network, plan)
+                begun = act(cell, jobs, network, plan)
                 (folder / ACTED).touch()
-            status = _await_end(jobs, plan, begun + END_S)
+            status = await_end(jobs, plan, begun + END_S)
             seconds = time.time() - begun
             late = time.monotonic() + LEFT_S
             while (left := processes_of(plan)) and time.monotonic() < late:
@@ -206,7 +207,7 @@ def _await_fault(folder: Path, jobs: Sequence[subprocess.Popen[bytes]]) -> float
     return reached.stat().st_mtime
 
 
-def _act(cell: Cell, jobs: Sequence[subprocess.Popen[bytes]], network: Hosts | None, plan: Path) -> float:
+def act(cell: Cell, jobs: Sequence[subprocess.Popen[bytes]], network: Hosts | None, plan: Path) -> float:
     """Kill the launcher, or cut the last host's link, or end that host; return when that was."""
     begun = time.time()
     if cell.fault == "launcher killed":
@@ -233,7 +234,7 @@ def _launchers(process: int, cell: Cell) -> list[int]:
     return [process]
 
 
-def _await_end(jobs: Sequence[subprocess.Popen[bytes]], plan: Path, until: float) -> int | None:
+def await_end(jobs: Sequence[subprocess.Popen[bytes]], plan: Path, until: float) -> int | None:
     """Wait until launchers and ranks have ended; return the first status but 0 of launchers, None where one lasts."""
     while time.time() < until:
         if all(job.poll() is not None for job in jobs) and not processes_of(plan):

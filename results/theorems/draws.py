@@ -10,7 +10,6 @@ from planner.graph.ir import Node
 from planner.graph.optimizers import Optimizer
 from planner.graph.training import training_graph
 from planner.layout import Ways
-from planner.layout.ways import format_layout
 from planner.plans.plan import Plan
 from planner.search import Space, Ties
 from planner.search.coarse.coarsen import Coarsenings
@@ -114,6 +113,6 @@ def shapes(graph: Graph) -> str:
 
 def decisions(plan: Plan) -> str:
     """Write a plan in one line."""
-    layouts = ", ".join(f"{name} {format_layout(layout)}" for name, layout in plan.layouts.items())
+    layouts = ", ".join(f"{name} {','.join(map(str, layout))}" for name, layout in plan.layouts.items())
     computed = ", ".join(f"{name} by {','.join(strategy)}" for name, strategy in plan.strategies.items())
     return f"{shapes(plan.graph)}; ways {plan.ways.factors}; stored: {layouts}; computed: {computed}"

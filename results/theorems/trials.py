@@ -13,7 +13,6 @@ import numpy as np
 
 from planner.graph import Graph, GraphBuilder
 from planner.layout import Layout, Region, Shard, Signature, Ways, owned_by_all, signatures
-from planner.layout.ways import format_layout
 from planner.plans.plan import Plan
 from planner.search import Space
 from results.theorems import accounts, alignment, draws, leveldp, recursions
@@ -101,7 +100,8 @@ def flattening(rng: Random, tiles_of: Callable[[tuple[int, int], Layout, Ways], 
     layout: Layout = tuple(Shard(rng.choice([0, 1])) for _ in ways)
     other = tuple(rng.sample(layout, len(layout)))
     tiles, reordered = ({*tiles_of(shape, placed, ways)} for placed in (layout, other))
-    what = f"a matrix {shape} stored {format_layout(layout)} or {format_layout(other)}, ways {ways.factors}"
+    stored, wanted = (",".join(map(str, of)) for of in (layout, other))
+    what = f"a matrix {shape} stored {stored} or {wanted}, ways {ways.factors}"
     return Trial(tiles == reordered, prod(shape), lambda: what)
 
 

@@ -86,9 +86,7 @@ def fused(shares: Sequence[NodeShare], fusion: Fusion, readers: Readers) -> Iter
         yield tuple(run)
 
 
-def without_intermediates(
-    shares: Sequence[NodeShare], kernels: Iterable[Sequence[NodeShare]]
-) -> tuple[NodeShare, ...]:
+def without_intermediates(shares: Sequence[NodeShare], kernels: Iterable[Sequence[NodeShare]]) -> tuple[NodeShare, ...]:
     """Return the shares without backward reads of tensors that a forward kernel can compute again, element by element.
 
     The backward pass then reads what the kernel computes them from, its inputs, sums and what it writes for others,

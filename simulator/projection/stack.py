@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from math import log, prod, sqrt
@@ -224,10 +224,10 @@ OURS = "ours"
 """Stands for this project's executor, whose program is simulated message by message."""
 
 
-def stack_named(text: str) -> Stack:
+def stack_named(text: str, others: Sequence[str] = ()) -> Stack:
     """Return the stack that a text names, with the fields it changes. Raises InputError for an unknown name or field.
 
-    Fields are those of `Stack` and `Kernels` with plain values.
+    Fields are those of `Stack` and `Kernels` with plain values. `others` are names that the error lists besides.
 
     >>> stack = stack_named("megatron,overlaps-gradients=no,libraries=2021")
     >>> stack.overlaps_gradients, stack.kernels.libraries
@@ -235,7 +235,8 @@ def stack_named(text: str) -> Stack:
     """
     name, *changes = text.split(",")
     if name not in STACKS:
-        raise InputError(f"stack: expected {', '.join(STACKS)}, found {name!r}{nearest(name, STACKS)}")
+        known = (*STACKS, *others)
+        raise InputError(f"stack: expected {', '.join(known)}, found {name!r}{nearest(name, known)}")
     stack = STACKS[name]
     for change in changes:
         field, _, value = change.partition("=")

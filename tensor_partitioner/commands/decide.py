@@ -59,7 +59,8 @@ STACK_HELP = (
 ENGINE_HELP = f"Consider only strategies that this engine runs, priced by its stack: {OURS}, {', '.join(engines())}."
 VARY_HELP = (
     "Decide for each value, as in batch=64,128, sequence=8k,32k, nodes=8,16, device=h100,h200, nic=200G,400G or "
-    "topo=MACHINE,MACHINE. Repeatable: every combination."
+    "topo=MACHINE,MACHINE; values that contain commas are separated by semicolons: "
+    "'stack=megatron;megatron,overlaps-gradients=no'. Repeatable: every combination."
 )
 PRICE_HELP = "With --vary: price in dollars per device-hour, for one device type or all."
 MEASURED_HELP = (
@@ -99,7 +100,7 @@ def _budget(_context: click.Context, _option: click.Parameter, value: str) -> fl
 @click.command("decide", cls=Command, examples=EXAMPLES, context_settings={"show_default": True}, help=HELP)
 @click.argument("source", metavar="MODEL", shell_complete=MODELS)
 @click.option("--topo", required=True, shell_complete=MACHINES, help=TOPO_HELP)
-@click.option("--stack", type=StackType(), metavar=StackType.name, help=STACK_HELP)
+@click.option("--stack", type=StackType(OURS), metavar=StackType.name, help=STACK_HELP)
 @click.option("--engine", metavar="NAME", help=ENGINE_HELP)
 @click.option("--budget", default=f"{BUDGET_S:g}s", callback=_budget, metavar="TIME", help="Time limit of the search.")
 @click.option("--pin", "pins", multiple=True, metavar="WORD=VALUE", help=PIN_HELP)

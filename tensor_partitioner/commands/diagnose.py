@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import click
@@ -40,16 +41,15 @@ EXAMPLES = (
 @click.option("--topo", required=True, shell_complete=MACHINES, help=TOPO_HELP)
 @click.option("--measured", metavar="VALUE", help=MEASURED_HELP)
 @click.option("--model", shell_complete=MODELS, help=MODEL_HELP)
-@click.option(
-    "--stack", type=StackType(), metavar=StackType.name, help="Software stack, in place of the file's engine."
-)
+@click.option("--stack", type=StackType(), metavar=StackType.name, help="Software stack instead of the file's.")
 @click.option("--json", "json_path", type=WRITTEN, help="Write the diagnosis as JSON.")
 def main(launch_file: str, **options: Any) -> None:
     """Run the command. `HELP` describes it."""
     begin({**options, "operator_files": ()}, ("json_path",), (launch_file,))
     launch, machine = read_launch(launch_file, options["model"]), cluster(options["topo"])
     require_alike(machine)
-    diagnosis = diagnose(launch.priced_by(options["stack"]), machine, options["measured"])
+    launch = replace(launch, stack=options["stack"] or launch.stack)
+    diagnosis = diagnose(launch, machine, options["measured"])
     if options["json_path"] is not None:
         write_json(options["json_path"], diagnosis_data(diagnosis))
     width = min(stdout().width, WIDTH)
@@ -65,7 +65,8 @@ def facts(diagnosis: Diagnosis) -> Iterator[tuple[str, str]]:
     launch, step, machine = diagnosis.launch, diagnosis.step, diagnosis.machine
     device = machine.built.devices[0].spec.name
     yield "runs", f"{launch.model} by {launch.engine} on {machine.devices} x {device}, priced by stack {launch.stack}"
-    yield "", f"--parallel {diagnosis.parallel}, batch {step.samples}{_options(diagnosis)}"
+    options = [f"{name.replace('_', ' ')} {value}" for name, value in launch.options.items()]
+    yield "", ", ".join((f"--parallel {diagnosis.parallel}", f"batch {step.samples}", *options))
     low, high = (display.seconds(float(f"{ratio * step.seconds:.3g}")) for ratio in diagnosis.band)
     expected = f"{display.seconds(step.seconds)} (range of {COVERAGE:.0%} of published runs: {low} to {high})"
     yield "expected", f"{expected}, {pace(diagnosis, step.seconds)}"
@@ -86,11 +87,6 @@ def facts(diagnosis: Diagnosis) -> Iterator[tuple[str, str]]:
     if not diagnosis.changes:
         none = "no single setting is predicted to be faster" if step.fits else "no single setting makes it fit"
         yield "try", f"{none}; decide searches all of them together"
-
-
-def _options(diagnosis: Diagnosis) -> str:
-    """Return the model's options as text, such as ", layers 4"."""
-    return "".join(f", {name.replace('_', ' ')} {value}" for name, value in diagnosis.launch.options.items())
 
 
 def pace(diagnosis: Diagnosis, seconds: float) -> str:

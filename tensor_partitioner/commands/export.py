@@ -16,7 +16,6 @@ from planner.export.exported import export
 from planner.export.setup import DEVICES_PER_NODE, Launch, Setup, parallel_of
 from planner.export.targets import Target, TraceFormat, engines_of, listed_targets, target_named, target_names
 from planner.files import format_of, write_file, write_json
-from planner.graph.ir import Graph
 from planner.model_source import model as load_model, source_files
 from planner.parallel import Parallel
 from planner.plans.plan import Plan
@@ -78,7 +77,7 @@ def main(context: click.Context, /, source: str, **options: Any) -> None:
     read = (source,) if Path(source).is_file() else source_files(source)
     begin(options, ("output", "json_file"), read)
     target = target_named(options["to"])
-    if _is_decision(source):
+    if Path(source).is_file() and format_of(Path(source).read_bytes()).startswith("decision/"):
         refuse_others(context, f"{source} is a decision, which fixes these options", allowed=WITH_PLAN)
         source, options = _of_decision(context, source, options)
     elif is_saved_plan(source):
@@ -88,10 +87,6 @@ def main(context: click.Context, /, source: str, **options: Any) -> None:
     record = write_for(target, source, options)
     if options["json_file"] is not None:
         write_json(options["json_file"], record)
-
-
-def _is_decision(source: str) -> bool:
-    return Path(source).is_file() and format_of(Path(source).read_bytes()).startswith("decision/")
 
 
 def _of_decision(context: click.Context, source: str, options: dict[str, Any]) -> tuple[str, dict[str, Any]]:
@@ -164,12 +159,8 @@ def _setup(source: str, options: Mapping[str, Any], *, any_plan: bool) -> Setup:
         plan = load_plan(source)
         parallel = Parallel() if any_plan else parallel_of(plan)
         return Setup(plan.graph, parallel, nodes, saved=source, workers=plan.workers, name=plan.search.model)
-    graph = _graph(source, options)
+    graph = load_model(source, opaque_unknown=options["opaque_unknown"], **training_options(source, options))
     return Setup(graph, options["parallel"], nodes, command=_command(source, options, options["parallel"]))
-
-
-def _graph(source: str, options: Mapping[str, Any]) -> Graph:
-    return load_model(source, opaque_unknown=options["opaque_unknown"], **training_options(source, options))
 
 
 def _command(source: str, options: Mapping[str, Any], parallel: Parallel) -> tuple[str, ...]:

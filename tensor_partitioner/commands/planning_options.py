@@ -97,6 +97,14 @@ def _click_option(name: str, option: Option) -> Callable[[F], F]:
     )
 
 
+ALSO = {"dtype": (MIXED_FLOAT8,), "recompute": ("full",)}
+"""Values of a model's options that only commands take: of `recompute`, the word of `--parallel`."""
+
+
+def _recompute(_context: click.Context, _option: click.Parameter, value: str | None) -> str | None:
+    return None if value is None else RECOMPUTE.get(value, value)
+
+
 def _model_options(defaults: Mapping[str, str]) -> list[click.Option]:
     """Return the options of all families of the zoo. The help shows each default, from `defaults` if it is there."""
     types = {"int": click.IntRange(1), "float": Finite(), "str": click.STRING}
@@ -104,11 +112,12 @@ def _model_options(defaults: Mapping[str, str]) -> list[click.Option]:
     for name, option in model_options().items():
         dashed, switch = name.replace("_", "-"), option.kind == "bool"
         flag = f"--{dashed}/--no-{dashed}" if switch else f"--{dashed}"
-        choices = (*option.choices, MIXED_FLOAT8) if name == "dtype" else option.choices
+        choices = (*option.choices, *ALSO.get(name, ()))
         kind = click.Choice(choices) if choices else types.get(option.kind)
         default = f"[default: {defaults[name]}]" if name in defaults else option.default
         help_text = f"{option.meaning}  {default}".rstrip()
-        result.append(click.Option([flag], type=None if switch else kind, default=None, help=help_text))
+        read = _recompute if name == "recompute" else None
+        result.append(click.Option([flag], type=None if switch else kind, default=None, help=help_text, callback=read))
     return result
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 from msgspec import structs
 
 from planner.failures import JobError
@@ -44,18 +45,25 @@ MEMORY_HELP = f"Show memory use line by line; not with --stack {OURS}."
 
 
 class StackType(click.ParamType[str]):
-    """A stack's name, and fields to change: "megatron,overlaps-gradients=no"."""
+    """A stack's name, and fields to change: "megatron,overlaps-gradients=no". `others` are also taken as they are."""
 
     name = "NAME[,FIELD=VALUE...]"
 
+    def __init__(self, *others: str) -> None:
+        self._others = others
+
     def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
         """Return the text. Raises InputError unless it names a stack."""
-        if value != OURS:
-            stack_named(value)
+        if value not in self._others:
+            stack_named(value, self._others)
         return value
 
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        """Return the stacks that begin like this."""
+        return [CompletionItem(name) for name in (*STACKS, *self._others) if name.startswith(incomplete)]
 
-stack_option = click.option("--stack", type=StackType(), metavar=StackType.name, help=STACK_HELP)
+
+stack_option = click.option("--stack", type=StackType(OURS), metavar=StackType.name, help=STACK_HELP)
 memory_option = click.option("--memory-report", is_flag=True, help=MEMORY_HELP)
 
 

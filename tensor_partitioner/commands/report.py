@@ -58,6 +58,8 @@ def main(files: tuple[Path, ...], topo: str | None, operator_files: tuple[Path, 
             "plan": lambda file: page.plan_content(load_plan(file), (), name=file.name, machine=topo),
         }
         page.write_beside({str(file): make[kinds[0]](file) for file in files}, output)
+        if len({read_input(file) for file in files}) == 1:
+            stdout().print(printable(f"{', '.join(map(str, files))}: no difference"), soft_wrap=True)
     else:
         plan = _only_plan(files, kinds)
         told = (file for file, kind in zip(files, kinds, strict=True) if kind == "report")

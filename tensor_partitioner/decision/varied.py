@@ -52,6 +52,8 @@ def read_varied(texts: Sequence[str]) -> dict[str, tuple[str, ...]]:
         name, _, values = text.partition("=")
         name = name.strip().replace("-", "_")
         chosen = tuple(value.strip() for value in values.split(";" if ";" in values else ","))
+        if name == "stack" and any("=" in value and "," not in value for value in chosen):
+            raise InputError(f"--vary: expected ';' between stacks, as in 'nemo;megatron,jitter=0', found {text!r}")
         if name not in known or not all(chosen):
             shown = ", ".join(of.replace("_", "-") for of in known)
             raise InputError(f"--vary: expected NAME=VALUE,VALUE with one of the names {shown}; found {text!r}")

@@ -96,6 +96,8 @@ def why(candidate: RankedCandidate, best: RankedCandidate, heads: int | None = N
 
 def difference(candidate: RankedCandidate, other: RankedCandidate) -> str:
     """Return by how much longer a candidate's step is than another's, by cause, as in `-1.2 s: compute -1.5 s`."""
+    if candidate.shares == other.shares:
+        return "no difference" if candidate == other else "as fast"
     ranked = sorted(_parts(candidate, other).items(), key=lambda item: -abs(item[1]))[:MOST_CAUSES]
     least = LEAST_SHARE * abs(ranked[0][1])
     told = [f"{name.removeprefix('exposed ')} {signed(part)}" for name, part in ranked if abs(part) >= least]

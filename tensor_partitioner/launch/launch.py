@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from planner.errors import InputError
@@ -138,10 +138,6 @@ class LaunchFile:
     def selects(self) -> bool:
         """True if the engine has selective recomputation."""
         return self.engine not in {"Axolotl", "Accelerate", "DeepSpeed"}
-
-    def priced_by(self, stack: str | None) -> LaunchFile:
-        """Return the launch under another software stack; None keeps its own."""
-        return self if stack is None else replace(self, stack=stack)
 
     def parallel(self, devices: int) -> Parallel:
         """Return the parallelism over `devices`. Raises InputError if the degrees do not divide them."""

@@ -46,6 +46,7 @@ links:
         ({"budget": float("nan")}, "^Invalid value for '--budget': expected a time above 0, .* found 'nan'"),
         ({"pin": "tp"}, "^pin 'tp': expected a word of --parallel, as in tp=4"),
         ({"topo": 8}, "^8: expected a topology file, a name"),
+        ({"pin": 8}, "^pins: expected text, or a list of several, found 8"),
         ({"model": 8}, "^decide: expected a name, a file or a graph, found 8"),
     ],
 )
@@ -55,7 +56,12 @@ def test_wrong_types_are_named(given, message):
 
 
 @pytest.mark.parametrize(
-    ("flag", "value", "pin"), [("micro-batches", 2, "micro-batch=4"), ("recompute", "selective", "recompute=full")]
+    ("flag", "value", "pin"),
+    [
+        ("micro-batches", 2, "micro-batch=4"),
+        ("recompute", "selective", "recompute=full"),
+        ("recompute", "full", "recompute=full"),
+    ],
 )
 def test_what_is_decided_is_no_option(capsys, flag, value, pin):
     """An error of one line, of what a model of the zoo would be built with besides."""

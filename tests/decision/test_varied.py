@@ -74,6 +74,10 @@ def test_a_machine_is_made_of_anothers_parts(machine, values, expected):
         (("--vary", "nic=fast"), r"--vary nic: expected whole numbers above 0, found 'fast'"),
         (("--vary", "nodes=0"), r"--vary nodes: expected whole numbers above 0, found '0'"),
         (("--vary", "topo=hgx-h100;;hgx-h200"), r"found 'topo=hgx-h100;;hgx-h200'"),
+        (
+            ("--vary", "stack=megatron,jitter=0"),
+            r"expected ';' between stacks, as in .*found 'stack=mega",
+        ),
         (("--vary", "topo=nowhere"), r"nowhere: expected a topology file"),
         (("--vary", "batch=8", "--price-per-hour", "b200=2"), r"--price-per-hour b200: expected a type of h100-sxm5"),
     ],

@@ -1,7 +1,10 @@
 """Checkpoints: what is saved under one plan is read under any other, to the bit; what is no checkpoint is refused."""
 
 import json
+import os
 import random
+import re
+import subprocess
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -19,6 +22,7 @@ from planner.layout.region import whole as whole_region
 from planner.plans.plan import single_worker
 from tests.cross.cases import Case, graph
 from tests.cross.random_plans import random_plan
+from tests.executor.test_faults import EXECUTE, ROOT
 from tests.executor.training import trained
 
 PLAN = single_worker(Case("cnn", (2,), "recursive", "S,R", "float64", "adam").plan())
@@ -144,6 +148,24 @@ def test_checkpoints_of_another_run(tmp_path):
         Checkpoint.of(tmp_path, single_worker(Case("mlp", (2,), "recursive", "S").plan()))
     with pytest.raises(CheckpointError, match="expected the plan's seed, 5, found 0"):
         Checkpoint.of(tmp_path, replace(PLAN, seed=5))
+
+
+def test_a_folder_takes_one_job_at_a_time(tmp_path):
+    """Of one process or of two; it is free again when the first has ended."""
+    PLAN.save(tmp_path / "plan.json")
+    line = [*EXECUTE, tmp_path / "plan.json", "--checkpoint", tmp_path / "run", "--backend", "numpy"]
+    owner = f"process {os.getpid()} on {os.uname().nodename}"
+    refused = f"{tmp_path / 'run'}: another job writes checkpoints here ({owner}): wait for it to end"
+    trainer = trained(PLAN, 1)
+    first = Saver(tmp_path / "run", trainer, "random", "constant")
+    with pytest.raises(SharedError, match=re.escape(refused)) as caught:
+        Saver(tmp_path / "run", trainer, "random", "constant")
+    assert caught.value.status == 2
+    other = subprocess.run(line, check=False, capture_output=True, text=True, cwd=ROOT)
+    assert (other.returncode, other.stderr.count("\n")) == (2, 1)
+    assert other.stderr.startswith(f"error: {refused}")
+    del first, caught
+    assert subprocess.run(line, check=False, capture_output=True, text=True, cwd=ROOT).stderr == ""
 
 
 def test_a_full_disk_leaves_the_old_checkpoint(tmp_path, monkeypatch):

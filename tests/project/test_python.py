@@ -15,7 +15,7 @@ from tensor_partitioner.commands.plan import main as plan
 from tensor_partitioner.commands.simulate import main as simulate
 from tensor_partitioner.python import FUNCTIONS
 from tests.project.test_plan_command import run
-from topologies import load_topology
+from topologies import TopologyError, load_topology
 
 MODEL, SMALL = "mlp-2-64", {"batch": 16}
 PLAN = {"workers": 4, "batch": 8}
@@ -136,6 +136,28 @@ def test_what_is_no_option_is_named():
         tp.decide("gpt2")
     for option, function in FUNCTIONS.items():
         assert callable(getattr(tp, function.partition("(")[0])), option
+
+
+def test_a_wrong_type_is_one_line():
+    graph = tp.model(MODEL, **SMALL)
+    plan = tp.plan(graph, 4)
+    for call, message in (
+        (lambda: tp.simulate(graph, "hgx-h100"), "^simulate: expected a plan, a name or a file, found .*"),
+        (lambda: tp.simulate(plan, 8), "^expected a machine, its name or its YAML file, found 8$"),
+        (lambda: tp.simulate(plan, "hgx-h100", json=plan), "^json_path: expected text, found .*"),
+        (lambda: tp.plan(graph, 4, pin=8), "^expected GLOB=PLACEMENT, as in .*, found 8$"),
+        (lambda: tp.decide(MODEL, "hgx-h100", batch=16, pin=8), "^pins: expected text, or a list of several, found 8$"),
+        (lambda: tp.load_topology(8), "^expected a machine, its name or its YAML file, found 8$"),
+    ):
+        with pytest.raises((InputError, TopologyError), match=message) as caught:
+            call()
+        assert "\n" not in str(caught.value)
+
+
+def test_an_error_about_a_plan_names_no_temporary_file():
+    plan = tp.plan(tp.model(MODEL, **SMALL), 4)
+    with pytest.raises(InputError, match=r"^the plan is a saved plan, .*: expected no --seed$"):
+        tp.simulate(plan, "hgx-h100", seed=3)
 
 
 def test_objects_in_place_of_names():

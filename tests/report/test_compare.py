@@ -320,3 +320,6 @@ def test_decisions(tmp_path, capsys):
     assert "stack eager; instead of batch 64" in said
     assert run_command(compare_command, first) == 2
     assert "expected at least two decisions" in capsys.readouterr().err
+    second.write_bytes(first.read_bytes())
+    assert run_command(compare_command, first, second) == 0
+    assert capsys.readouterr().out.endswith(f"{second} instead of {first}: no difference\n")

@@ -24,6 +24,7 @@ def test_killed_and_resumed(trainings, tmp_path, seed):
     assert record["status"] != 0
     assert record["processes_left"] == 0
     assert record["arenas_left"] == []
+    assert record["segments_of_mpi_left"] == 0
     assert record["bitwise"], record
 
 

@@ -324,6 +324,8 @@ def test_a_stack_that_is_not_known_is_refused_in_a_line():
         step("tp=8", stack="megatro")
 
 
+COMPILED_LAYERS = "fsdp2-compiled,layers-only=yes"
+
 LLAMA = {"heads": 32, "groups": 8, "sequence": 8192, "vocabulary": 128256, "hidden": 14336, "dtype": "mixed",
          "optimizer": "adam"}  # fmt: skip
 

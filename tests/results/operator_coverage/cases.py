@@ -8,8 +8,9 @@ from inspect import Parameter, signature
 from math import prod
 
 import numpy as np
+from operator_verification.cases.operands import positive_shape, same_shape
 
-from executor.cases import Case, Draw, Generate, positive_shape, same_shape
+from executor.cases import Case, Draw, Generate
 from results.operator_coverage.operators.spatial import LOWEST
 
 SIZES = (2, 4)

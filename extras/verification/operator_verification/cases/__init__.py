@@ -6,8 +6,9 @@ from functools import partial
 
 import numpy as np
 
-from executor.cases import Case, Draw, Generate, binary, positive_shape, same_shape
+from executor.cases import Case, Draw, Generate
 from operator_verification.cases import attention, pointwise, reduction, shape, windows
+from operator_verification.cases.operands import binary, positive_shape, same_shape
 from planner.graph.ir import FLOATING, Value
 
 __all__ = ["CASES"]

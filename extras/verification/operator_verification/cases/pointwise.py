@@ -8,7 +8,8 @@ from functools import partial
 
 import numpy as np
 
-from executor.cases import Array, Case, Draw, Generate, spread
+from executor.cases import Array, Case, Draw, Generate
+from operator_verification.cases.operands import spread
 from planner.graph.ir import Value
 from tdl.catalog.elementwise import BINARY, BITS, MASKS, OPERATORS, SCALAR, UNARY
 

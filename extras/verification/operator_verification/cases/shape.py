@@ -6,7 +6,8 @@ from collections.abc import Callable
 from functools import partial
 from math import prod
 
-from executor.cases import Case, Draw, Generate, groups
+from executor.cases import Case, Draw, Generate
+from operator_verification.cases.operands import groups
 from planner.graph.ir import Value
 
 RESHAPES = (
