@@ -142,6 +142,6 @@ def _words(option: click.Parameter, value: Any) -> Iterator[str]:
         return
     is_repeated = isinstance(option, click.Option) and option.multiple and not isinstance(value, str)
     if isinstance(value, planner.Graph | planner.Plan) or (is_repeated and not isinstance(value, Iterable)):
-        raise InputError(f"{option.name}: expected text{', or a list of several' * is_repeated}, found {type(value)}")
+        raise InputError(f"{option.name}: expected text{', or a list of several' * is_repeated}, found {value!r:.80}")
     for part in value if is_repeated else (value,):
         yield from (option.opts[-1], ",".join(map(str, part)) if isinstance(part, tuple | list) else str(part))

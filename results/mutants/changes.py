@@ -6,6 +6,7 @@ import json
 import random
 import re
 from collections.abc import Callable, Iterator
+from copy import deepcopy
 from typing import Any
 
 from results.mutants.watch import CANARY
@@ -53,13 +54,13 @@ def changed_data(data: Any, chance: random.Random) -> Any:
             case "remove":
                 del inner[path[-1]]
             case "double" if isinstance(inner, list):
-                inner.insert(path[-1], inner[path[-1]])
+                inner.insert(path[-1], deepcopy(inner[path[-1]]))
             case "rename" if isinstance(inner, dict):
                 inner[chance.choice((f"{path[-1]}x", "", "\ud800", HOSTILE))] = inner.pop(path[-1])
             case "other":
-                inner[path[-1]] = json.loads(json.dumps(_inner(data, other)[other[-1]]))
+                inner[path[-1]] = deepcopy(_inner(data, other)[other[-1]])
             case _:
-                inner[path[-1]] = chance.choice(VALUES)
+                inner[path[-1]] = deepcopy(chance.choice(VALUES))
     return data
 
 

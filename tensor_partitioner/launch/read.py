@@ -40,7 +40,7 @@ def read_launch(path: str, model: str | None = None) -> LaunchFile:
         raise InputError(f"{path}: {EXPECTED}, found more than {MOST_BYTES} bytes")
     try:
         launch = _read(path, file.read_text(encoding="utf-8"), file.suffix.lower(), model)
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError, msgspec.DecodeError, RecursionError) as error:
+    except UnicodeDecodeError as error:
         raise InputError(f"{path}: {EXPECTED}: {error}") from error
     if model is None:
         return launch
@@ -51,7 +51,7 @@ def read_launch(path: str, model: str | None = None) -> LaunchFile:
 
 def _read(path: str, text: str, suffix: str, model: str | None) -> LaunchFile:
     if suffix == ".toml":
-        return read_toml(path, tomllib.loads(text), model)
+        return read_toml(path, _mapping(path, tomllib.loads, text), model)
     if suffix == ".json":
         return read_deepspeed(path, _mapping(path, msgspec.json.decode, text), model)
     if suffix in {".yaml", ".yml"}:
@@ -67,7 +67,10 @@ def _read(path: str, text: str, suffix: str, model: str | None) -> LaunchFile:
 
 
 def _mapping(path: str, decode: Callable[[str], object], text: str) -> Mapping[str, Any]:
-    said = decode(text)
+    try:
+        said = decode(text)
+    except (ValueError, msgspec.DecodeError, RecursionError) as error:  # ValueError: also integers of many digits
+        raise InputError(f"{path}: {EXPECTED}: {error}") from error
     if not isinstance(said, dict):
         raise InputError(f"{path}: {EXPECTED}, found no fields")
     return said

@@ -145,7 +145,7 @@ def test_a_wrong_type_is_one_line():
         (lambda: tp.simulate(graph, "hgx-h100"), "^simulate: expected a plan, a name or a file, found .*"),
         (lambda: tp.simulate(plan, 8), "^expected a machine, its name or its YAML file, found 8$"),
         (lambda: tp.simulate(plan, "hgx-h100", json=plan), "^json_path: expected text, found .*"),
-        (lambda: tp.plan(graph, 4, pin=8), "^expected GLOB=PLACEMENT, as in .*, found 8$"),
+        (lambda: tp.plan(graph, 4, pin=8), "^pins: expected GLOB=PLACEMENT, as in .*, found 8$"),
         (lambda: tp.decide(MODEL, "hgx-h100", batch=16, pin=8), "^pins: expected text, or a list of several, found 8$"),
         (lambda: tp.load_topology(8), "^expected a machine, its name or its YAML file, found 8$"),
     ):

@@ -322,7 +322,7 @@ KERNEL_TABLE = "CUPTI_ACTIVITY_KIND_KERNEL"
 KERNELS_WITH_NAMES = (
     "SELECT kernel.start, kernel.end, kernel.deviceId, name.value FROM CUPTI_ACTIVITY_KIND_KERNEL AS kernel "
     "JOIN StringIds AS name ON name.id = kernel.demangledName "
-    "WHERE kernel.start NOT NULL AND kernel.end NOT NULL AND name.value NOT NULL"
+    "WHERE kernel.start NOT NULL AND kernel.end NOT NULL AND typeof(name.value) = 'text'"
 )
 COPIES = "CUPTI_ACTIVITY_KIND_MEMCPY", "CUPTI_ACTIVITY_KIND_MEMSET"
 
@@ -358,6 +358,9 @@ def nsight_profile(path: Path, steps: int | None = None) -> Profile:
 
 SQLITE, GZIP = b"SQLite format 3\0", b"\x1f\x8b"
 
+UNREADABLE = msgspec.DecodeError, RecursionError, UnicodeDecodeError, EOFError, zlib.error, gzip.BadGzipFile
+"""What decoders raise for a file that is not a trace."""
+
 
 def read_profile(path: Path, steps: int | None = None) -> Profile:
     """Return the profile of a PyTorch profiler trace (.json, .json.gz) or an Nsight Systems export (.sqlite).
@@ -370,5 +373,5 @@ def read_profile(path: Path, steps: int | None = None) -> Profile:
                 return nsight_profile(path, steps)
         text = path.read_bytes()
         return kineto_profile(gzip.decompress(text) if text.startswith(GZIP) else text, steps)
-    except (msgspec.DecodeError, UnicodeDecodeError, EOFError, zlib.error, gzip.BadGzipFile, ProfileError) as error:
+    except (*UNREADABLE, ProfileError) as error:
         raise ProfileError(f"{path}: {error}") from error
