@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import replace
 
@@ -11,13 +11,20 @@ from planner.graph.build import GraphBuilder, WrittenGradient
 from planner.graph.ir import FLOATING, Node, renamed
 from planner.graph.rules import RULES, UNBOUNDED, Backward, Gradient, apply_rule, flat, level, materialize, zeros
 
+MANY, TERMS = 8, 2
+"""For up to MANY readers, contributions to a gradient are added at once; for more, in pairs as they are computed.
+
+PyTorch adds pairwise. So each decoder layer adds to the gradient of the encoder's result, and layers repeat.
+"""
+
 
 def gradients(builder: GraphBuilder, loss: str, wrt: Iterable[str], seed: float = 1.0) -> dict[str, str]:
     """Append the backward nodes for `seed` * d `loss` / d t for every tensor t in `wrt`; return the gradients' names.
 
-    A tensor used several times gets its gradient from one `add_n` over all contributions. The gradient of t is named
-    "t.grad" if a node computes it for t alone (an addition passes one gradient to both operands). A backward node names
-    its forward node in `forward` and copies its `unroll`. Gradients that nobody needs are not computed.
+    A tensor used several times gets its gradient from one `add_n` over all contributions, or from several (`MANY`). The
+    gradient of t is named "t.grad" if a node computes it for t alone (an addition passes one gradient to both
+    operands). A backward node names its forward node in `forward` and copies its `unroll`. Gradients that nobody needs
+    are not computed.
 
     Raises GraphError if the loss is not a scalar, does not depend on a tensor in `wrt`, or depends on it through an
     operator without a rule or with a rule that does not return one gradient per operand.
@@ -36,10 +43,12 @@ class _Reverse:
         self.forward = tuple(builder.nodes)
         self.producers = {output: node for node in self.forward for output in node.outputs}
         self.written = {written.results[0]: written for written in builder.written}
+        self.readers = Counter(name for node in self.forward for name in node.inputs)
         self.operands = {result: written.operands for written in builder.written for result in written.results}
         self.needed = self._dependents(wrt)
         self.contributions: defaultdict[str, list[Gradient]] = defaultdict(list)
         self.contributions[loss].append(seed)
+        self.partial_sums = Counter[str]()
         self.totals: dict[str, Gradient] = {}
         self.names: dict[str, str] = {}
 
@@ -119,7 +128,17 @@ class _Reverse:
         ]
         self.builder.take_back(*before, (gradient for _, gradient in needed if isinstance(gradient, str)))
         for tensor, gradient in needed:
-            self.contributions[tensor].append(gradient)
+            self._contribute(tensor, gradient, node)
+
+    def _contribute(self, tensor: str, gradient: Gradient, reader: Node) -> None:
+        """Keep a reader's contribution to a gradient; add it at once if a tensor between layers has many readers."""
+        terms = self.contributions[tensor]
+        terms.append(gradient)
+        is_between = self.builder.tensors[tensor].role == "activation" and self.readers[tensor] > MANY
+        if is_between and len(terms) == TERMS and all(isinstance(term, str) for term in terms):
+            self.partial_sums[tensor] += 1
+            name = f"{_gradient_name(tensor)}.{self.partial_sums[tensor]}"
+            self.contributions[tensor] = [self._added(tensor, terms, reader, name)]
 
     def _follow(self, written: WrittenGradient, node: Node) -> None:
         """Append the nodes of a user-written gradient, applied to the arriving gradients."""
@@ -137,7 +156,7 @@ class _Reverse:
         needed = [pair for pair in zip(written.operands, gradients, strict=True) if pair[0] in self.needed]
         self.builder.take_back(*before, (gradient for _, gradient in needed))
         for tensor, gradient in needed:
-            self.contributions[tensor].append(gradient)
+            self._contribute(tensor, gradient, node)
 
     def _total(self, tensor: str) -> Gradient | None:
         """Return the sum of all contributions to a tensor's gradient, once every reader has been processed."""
@@ -155,11 +174,12 @@ class _Reverse:
         constants = [gradient for gradient in contributions if isinstance(gradient, float)]
         if len(constants) == len(contributions):
             return sum(constants)
-        inputs = tuple(materialize(self.builder, gradient, tensor) for gradient in contributions)
-        producer = self.producers.get(tensor)
-        forward, unroll, line = (producer.name, producer.unroll, producer.line) if producer else (None, None, "")
-        node = Node(_gradient_name(tensor), "add_n", inputs, (), {}, forward, unroll, line)
-        return self.builder.emit(node, "gradient")[0]
+        return self._added(tensor, contributions, self.producers.get(tensor), _gradient_name(tensor))
+
+    def _added(self, tensor: str, terms: list[Gradient], origin: Node | None, name: str) -> str:
+        inputs = tuple(materialize(self.builder, gradient, tensor) for gradient in terms)
+        forward, unroll, line = (origin.name, origin.unroll, origin.line) if origin else (None, None, "")
+        return self.builder.emit(Node(name, "add_n", inputs, (), {}, forward, unroll, line), "gradient")[0]
 
     def _finished(self, tensor: str) -> str:
         total = self._total(tensor)

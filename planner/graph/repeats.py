@@ -253,19 +253,18 @@ FEW = 3
 
 
 def few_segments(graph: Graph) -> tuple[Graph, tuple[int, ...]]:
-    """Return the graph with three segments per run, and the original lengths; () if the graph is unchanged.
+    """Return the graph with one segment in place of equivalent ones, and the original lengths; () if it is unchanged.
 
-    The segments between first and last must be equivalent, including their backward pass, and must read only from
-    neighbours. Nothing outside may read from them.
+    Of a run the first segment is kept, the second, which stands for all that are equivalent to it, and what is behind
+    these. Segments must read only from neighbours. Nothing outside may read from the equivalent ones.
     """
     repeats = repeats_of(graph)
     segments = _Segments(graph, repeats)
-    shortened = [run for run in repeats.runs if segments.repeat(run)]
-    if not shortened:
+    kept = {run: segments.kept(run) for run in repeats.runs}
+    if all(len(kept[run]) == len(run) for run in kept):
         return graph, ()
-    few = segments.few(shortened)
-    lengths = [FEW if run in shortened else len(run) for run in repeats.runs]
-    if list(map(len, repeats_of(few).runs)) != lengths:
+    few = segments.few(kept)
+    if [len(run) for run in repeats_of(few).runs] != [len(segments) for segments in kept.values()]:
         return graph, ()
     return few, tuple(map(len, repeats.runs))
 
@@ -280,32 +279,40 @@ class _Segments:
         for node in graph.nodes:
             self._members.setdefault(repeats.segment_of(node.name), []).append(node)
 
-    def repeat(self, run: range) -> bool:
-        """Return True if a run has more than three segments, and all between the first and last are equivalent."""
-        first, last, between = run[0], run[-1], run[1:-1]
-        if len(run) <= FEW or any(self._described(other) != self._described(between[0]) for other in between[1:]):
-            return False
+    def kept(self, run: range) -> Sequence[int]:
+        """Return the first segment of a run, the second, and those behind the last that is equivalent to the second.
+
+        Return the whole run if it is short, ends otherwise, or cannot be shortened.
+        """
+        if len(run) <= FEW:
+            return run
+        like = self._described(run[1])
+        after = next((other for other in run[2:-1] if self._described(other) != like), run[-1])
+        kept = (*run[:2], *range(after, run.stop))
         outside = (name for segment in self._members if segment not in run for name in self._read_by(segment))
-        if any(self._segment(name) in between for name in (*self._graph.metrics.values(), *outside)):
-            return False
-        near = {first: run[:2], between[0]: run[:FEW], last: run[-2:]}
-        if any(
-            self._segment(name) in run and self._segment(name) not in kept
-            for segment, kept in near.items()
-            for name in self._read_by(segment)
-        ):
-            return False
-        return all(
-            self._is_like(name, self._instead(run, segment, name))
-            for segment in (between[0], last)
+        is_read = any(self._segment(name) in range(run[1], after) for name in (*self._graph.metrics.values(), *outside))
+        far = any(
+            (place := self._segment(name)) is not None and place in run and abs(place - segment) > 1
+            for segment in kept
             for name in self._read_by(segment)
         )
+        if is_read or far or len(kept) > FEW + 1 or len(kept) == len(run):
+            return run
+        is_like = all(
+            self._is_like(name, self._instead(kept, segment, name))
+            for segment in kept[1:FEW]
+            for name in self._read_by(segment)
+        )
+        return kept if is_like else run
 
-    def few(self, runs: list[range]) -> Graph:
-        """Return the graph of the first, second and last segment of each run, each connected to the next."""
-        graph, left_out = self._graph, {segment for run in runs for segment in run[2:-1]}
+    def few(self, kept: Mapping[range, Sequence[int]]) -> Graph:
+        """Return the graph of the kept segments of each run, each connected to the next."""
+        graph, left_out = self._graph, {segment for run in kept for segment in set(run).difference(kept[run])}
+        joined = {
+            segment: segments for run, segments in kept.items() if len(segments) < len(run) for segment in segments
+        }
         nodes = tuple(
-            self._joined(runs, node) for node in graph.nodes if self._repeats.segment_of(node.name) not in left_out
+            self._joined(joined, node) for node in graph.nodes if self._repeats.segment_of(node.name) not in left_out
         )
         tensors = {name: tensor for name, tensor in graph.tensors.items() if self._segment(name) not in left_out}
         return replace(
@@ -332,8 +339,9 @@ class _Segments:
         names = (*node.inputs, *node.outputs)
         tensors = [self._graph.tensors[name] for name in names]
         places = [self._repeats.tensors.get(name) for name in names]
+        run = self._repeats.runs[self._repeats.run_of(segment)]
         relative = [
-            name if place is None else (place.segment - segment, place.position)
+            name if place is None or place.segment not in run else (place.segment - segment, place.position)
             for name, place in zip(names, places, strict=True)
         ]
         kinds = [(tensor.shape, tensor.dtype, tensor.role, tensor.init is None) for tensor in tensors]
@@ -341,15 +349,15 @@ class _Segments:
         attributes = told_apart(node.op, node.attrs)
         return self._repeats.nodes[node.name].position, node.op, attributes, relative, kinds, sums
 
-    def _instead(self, run: range, segment: int, name: str) -> str | None:
+    def _instead(self, kept: Sequence[int], segment: int, name: str) -> str | None:
         """Return the tensor that a kept segment reads in place of one from a dropped segment; None if there is none."""
         place = self._repeats.tensors.get(name)
         if place is None:
             return name
-        if segment == run[1] and place.segment == run[2]:
-            return self._at.get(SegmentPlace(run[-1], place.position))
-        if segment == run[-1] and place.segment == run[-2]:
-            return self._at.get(SegmentPlace(run[1], place.position))
+        if segment == kept[1] and place.segment == segment + 1:
+            return self._at.get(SegmentPlace(kept[2], place.position))
+        if segment == kept[2] and place.segment == segment - 1:
+            return self._at.get(SegmentPlace(kept[1], place.position))
         return name
 
     def _is_like(self, name: str, other: str | None) -> bool:
@@ -358,9 +366,8 @@ class _Segments:
         tensor, new = self._graph.tensors[name], self._graph.tensors[other]
         return (tensor.shape, tensor.dtype, tensor.role) == (new.shape, new.dtype, new.role)
 
-    def _joined(self, runs: list[range], node: Node) -> Node:
+    def _joined(self, kept: Mapping[int, Sequence[int]], node: Node) -> Node:
         segment = self._repeats.segment_of(node.name)
-        run = next((run for run in runs if segment is not None and segment in run), None)
-        if run is None or segment is None:
+        if segment is None or segment not in kept:
             return node
-        return replace(node, inputs=tuple(self._instead(run, segment, name) or name for name in node.inputs))
+        return replace(node, inputs=tuple(self._instead(kept[segment], segment, name) or name for name in node.inputs))

@@ -60,12 +60,12 @@ def _forward_kernels(replica: Replica, kernels: Kernels) -> Iterator[tuple[NodeS
 
 
 def repeated(blocks: Sequence[Block], layers: Sequence[int]) -> tuple[Block, ...]:
-    """Return the blocks of the full network, given the number of layers in each run. The middle block is repeated."""
+    """Return the blocks of the full network, given the number of layers in each run. The second block is repeated."""
     result: list[Block] = []
     for run, group in groupby(blocks, key=lambda block: block.run):
         there = list(group)
         if run is not None and layers and layers[run] > len(there):
-            there = [there[0], *[there[len(there) // 2]] * (layers[run] - 2), there[-1]]
+            there = [there[0], *[there[1]] * (layers[run] - len(there) + 1), *there[2:]]
         result += there
     return tuple(result)
 

@@ -82,6 +82,7 @@ def test_a_layer_stands_for_all(spec):
     ("name", "options", "counts"),
     [
         ("encoder-decoder-5-64", {"heads": 4, "sequence": 16, "vocabulary": 64}, [3, 5]),
+        ("encoder-decoder-10-64", {"heads": 4, "sequence": 16, "vocabulary": 64}, [3, 4]),
         ("wresnet-50-1", {"image": 32}, [2, 3, 3, 2]),
         ("mlp-6-64", {"optimizer": "adam"}, [3]),
     ],
@@ -92,6 +93,43 @@ def test_a_layer_of_every_run_stands_for_all_of_it(name, options, counts, spec):
     every.__dict__["_few_segments"] = every.graph, ()
     assert [*map(len, source.inner(Parallel(), 4).replica.repeats.runs)] == counts
     whole, folded = (project_source(model, 16, parallel, machine) for model in (every, source))
+    assert folded.seconds == pytest.approx(whole.seconds, rel=1e-9)
+    assert (folded.memory, folded.stages) == (whole.memory, whole.stages)
+
+
+PARALLEL = """
+import torch
+from torch import nn
+
+
+class Layer(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.norm = nn.LayerNorm(width)
+        self.first, self.second = (nn.Linear(width, width, bias=False) for _ in range(2))
+
+    def forward(self, x):
+        normed = self.norm(x)
+        return self.second(normed.relu()) + self.first(normed) + x
+
+
+def make(batch=8, width=64):
+    layers = nn.Sequential(*(Layer(width) for _ in range(7)), nn.LayerNorm(width))
+    return layers, torch.zeros(batch, width), nn.functional.mse_loss, torch.zeros(batch, width)
+"""
+
+
+@pytest.mark.parametrize("spec", ["dp=2", "dp=8,zero=3,recompute=full", "pp=2,dp=2,micro-batch=2"])
+def test_a_run_whose_last_layers_differ_is_shortened_before_them(tmp_path, spec):
+    """The gradient of a sum passes to three operands, so the last layer's result has none of its own."""
+    pytest.importorskip("torch")
+    (tmp_path / "model.py").write_text(PARALLEL)
+    graph = planner.model(f"{tmp_path / 'model.py'}:make")
+    source, every = (GraphModel(graph) for _ in range(2))
+    every.__dict__["_few_segments"] = every._in_two_micro_batches, ()
+    assert [*map(len, source.inner(Parallel(), 4).replica.repeats.runs)] == [4]
+    parallel, machine = Parallel.read(spec), cluster("hgx-h100")
+    whole, folded = (project_source(model, 8, parallel, machine) for model in (every, source))
     assert folded.seconds == pytest.approx(whole.seconds, rel=1e-9)
     assert (folded.memory, folded.stages) == (whole.memory, whole.stages)
 
