@@ -184,13 +184,21 @@ class GraphBuilder:
     def write_gradient(self, written: WrittenGradient) -> None:
         """Record a user-written gradient and take out its nodes until the gradients arrive.
 
-        Its nodes are those that depend on the placeholders of arriving gradients.
+        Its nodes are those that depend on the placeholders of arriving gradients, and those after these that only its
+        gradients need, from what the forward pass keeps.
         """
-        following, nodes = set(written.arriving), list[Node]()
+        names = list(self.tensors)
+        after, needed = set(names[min(map(names.index, written.arriving)) :]), set(written.gradients)
+        following = set(written.arriving)
         for node in self.nodes:
             if not following.isdisjoint(node.inputs):
                 following.update(node.outputs)
-                nodes.append(node)
+        for node in reversed(self.nodes):
+            computes = any(self.tensors[name].role == "activation" for name in node.inputs)
+            if computes and after.issuperset(node.outputs) and not needed.isdisjoint(node.outputs):
+                following.update(node.outputs)
+                needed.update(node.inputs)
+        nodes = [node for node in self.nodes if not following.isdisjoint(node.outputs)]
         tensors = {name: tensor for name, tensor in self.tensors.items() if name not in following}
         self.rebuild(tensors, [node for node in self.nodes if following.isdisjoint(node.outputs)])
         self.written.append(replace(written, nodes=tuple(nodes)))

@@ -9,7 +9,9 @@ from torch.autograd.function import once_differentiable  # noqa: E402
 import planner  # noqa: E402
 from executor.check import relative_difference  # noqa: E402
 from planner.graph import Optimizer  # noqa: E402
+from planner.graph.repeats import few_segments  # noqa: E402
 from planner.pytorch import from_torch  # noqa: E402
+from tensor_partitioner.replicas import in_two_micro_batches  # noqa: E402
 from tests.pytorch.eager import RATE, differences, imported_steps  # noqa: E402
 
 
@@ -178,3 +180,36 @@ def test_micro_batches_of_a_function_whose_gradient_was_written_and_of_means():
     torch.optim.SGD(module.parameters(), lr=RATE).step()
     for name, parameter in module.named_parameters():
         assert relative_difference(ours[name], parameter.detach().numpy()) < 1e-12
+
+
+class Recomputed(torch.autograd.Function):
+    """An activation whose gradient computes from the operand again what it needs, as BLOOM's does."""
+
+    @staticmethod
+    def forward(context, x):
+        context.save_for_backward(x)
+        return x * torch.tanh(x)
+
+    @staticmethod
+    def backward(context, gradient):
+        (x,) = context.saved_tensors
+        tanh = torch.tanh(x)
+        return gradient * (tanh + x * (1 - tanh * tanh))
+
+
+class Layer(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(8, 8)
+
+    def forward(self, x):
+        return x + Recomputed.apply(self.linear(x))
+
+
+def test_what_a_gradient_computes_again_belongs_to_the_backward_pass_of_its_layer():
+    module, inputs = nn.Sequential(*(Layer() for _ in range(6))), torch.randn(4, 8)
+    targets, loss = torch.randn(4, 8), nn.functional.mse_loss
+    graph = from_torch(module, (inputs,), loss=loss, targets=(targets,), optimizer=Optimizer("sgd", lr=RATE))
+    assert sum(node.op == "tanh" for node in graph.nodes if node.forward is None) == 6
+    assert sum(node.op == "tanh" for node in graph.nodes if node.forward is not None) == 6
+    assert few_segments(in_two_micro_batches(graph))[1] == (6,)
