@@ -11,7 +11,7 @@ from planner.graph.build import GraphBuilder, WrittenGradient
 from planner.graph.ir import FLOATING, Node, renamed
 from planner.graph.rules import RULES, UNBOUNDED, Backward, Gradient, apply_rule, flat, level, materialize, zeros
 
-MANY, TERMS = 8, 2
+MANY = 8
 """For up to MANY readers, contributions to a gradient are added at once; for more, in pairs as they are computed.
 
 PyTorch adds pairwise. So each decoder layer adds to the gradient of the encoder's result, and layers repeat.
@@ -135,7 +135,7 @@ class _Reverse:
         terms = self.contributions[tensor]
         terms.append(gradient)
         is_between = self.builder.tensors[tensor].role == "activation" and self.readers[tensor] > MANY
-        if is_between and len(terms) == TERMS and all(isinstance(term, str) for term in terms):
+        if is_between and len(terms) > 1 and all(isinstance(term, str) for term in terms):
             self.partial_sums[tensor] += 1
             name = f"{_gradient_name(tensor)}.{self.partial_sums[tensor]}"
             self.contributions[tensor] = [self._added(tensor, terms, reader, name)]

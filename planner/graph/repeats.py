@@ -245,11 +245,11 @@ class _Placing:
                 self._place_by_readers(self._tensors, name, "operand", reading)
 
 
-# Shortened graphs: of each run of repeated segments only the first, a representative and the last are kept.
+# Shortened graphs: of each run of repeated segments one stands for those that are equivalent to it.
 
 
 FEW = 3
-"""The first segment, a representative of those between, and the last."""
+"""The first segment, a representative of those between, and the last. One more is kept if the last two differ."""
 
 
 def few_segments(graph: Graph) -> tuple[Graph, tuple[int, ...]]:
