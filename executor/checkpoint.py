@@ -193,8 +193,8 @@ class Checkpoint:
 class Saver:
     """Writes the checkpoints of a training to a folder. `data` identifies the data set; `schedule` is text.
 
-    All ranks must see the folder. It is locked as long as this object exists; if another job has locked it, also one
-    of the same process, all ranks raise SharedError.
+    All ranks must see the folder. It is locked until `close`; if another job has locked it, also one of the same
+    process, all ranks raise SharedError.
     """
 
     def __init__(self, folder: Path, trainer: Trainer, data: str, schedule: str) -> None:
@@ -205,6 +205,11 @@ class Saver:
         self._trainer = trainer
         self._entries = {t.name: Entry(t.name, t.shape, t.dtype) for t in saved_tensors(plan.graph)}
         self._manifest = Manifest(0, graph_digest(plan.graph), plan.seed, data, schedule)
+
+    def close(self) -> None:
+        """Unlock the folder."""
+        if self._lock is not None:
+            self._lock.close()
 
     def save(self, step: int) -> None:
         """Write the checkpoint after `step` steps and remove all but the last two (collective).

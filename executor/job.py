@@ -181,6 +181,11 @@ class Job:
         if request.checkpoint is not None:
             self._saver = Saver(request.checkpoint, self._trainer, request.data.identity, request.schedule.text)
 
+    def close(self) -> None:
+        """Let other jobs write checkpoints to the same folder."""
+        if self._saver is not None:
+            self._saver.close()
+
     def run(self, progress: Callable[[], None]) -> JobResult:
         """Train, then evaluate and check if requested. `progress` is called after every step."""
         self._begin()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -130,12 +130,12 @@ class Execution:
         programs = agree(self.ranks, partial(self._programs, plan, request))
         request = self._with_room(path, programs, request)
         log = on_first_rank(self.ranks, partial(log_of, plan.graph, request))
-        job = Job(programs, self.ranks, request, log)
-        if request.first_step >= request.steps:
-            self._tell_done(path, request, job.finish())
-            return ""
-        with self._progress(path, plan.graph, request) as advance:
-            result = job.run(advance)
+        with closing(Job(programs, self.ranks, request, log)) as job:
+            if request.first_step >= request.steps:
+                self._tell_done(path, request, job.finish())
+                return ""
+            with self._progress(path, plan.graph, request) as advance:
+                result = job.run(advance)
         reason = ""
         if self.ranks.rank == 0:
             reports.append(report(plan, path, result, {**self._settings(request, result), **settings}))

@@ -207,7 +207,7 @@ class Translation:
         """Set the recorded limits of the data, and the value that all readers ignore."""
         tensors = self.builder.tensors
         for name, limit in self._limits.items():
-            if tensors[name].init == Init("data", below=UNKNOWN):
+            if name in tensors and tensors[name].init == Init("data", below=UNKNOWN):  # others were undone
                 (ignored,) = self._ignored[name] if len(self._ignored[name]) == 1 else (None,)
                 tensors[name] = replace(tensors[name], init=Init("data", below=limit, ignored=ignored))
 
