@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from typing import Any, NamedTuple, Protocol, TypeVar
@@ -18,7 +18,7 @@ from planner.graph.repeats import FEW, few_segments
 from planner.layout import Ways
 from planner.layout.geometry import PRODUCTS
 from planner.layout.ways import STAGES
-from planner.models.zoo import MIXED_FLOAT8, with_few_layers
+from planner.models.zoo import MIXED_FLOAT8, buildable, with_few_layers
 from planner.parallel import RECOMPUTE, Parallel
 from planner.planning import planned, request_of
 from planner.plans.plan import Plan
@@ -203,12 +203,6 @@ def _plan_of_zoo(model: ZooModel, within: Parallel) -> Plan:
 def _coarsenings_of_zoo(model: ZooModel, samples: int) -> Coarsenings:
     """Return the coarsened graphs that plans for few samples share."""
     return Coarsenings(_zoo_graph(model, samples)[0])
-
-
-def buildable(options: Iterable[tuple[str, object]]) -> dict[str, object]:
-    """Return the options for building a graph, which cannot express float8 products."""
-    named = dict(options)
-    return {**named, "dtype": "mixed"} if named.get("dtype") == MIXED_FLOAT8 else named
 
 
 @lru_cache(MOST)

@@ -141,6 +141,8 @@ def _training(setup: Setup) -> Iterator[Flag]:
     yield "global-batch-size", setup.batch
     if setup.half:
         yield setup.half, True
+    if setup.float8:
+        yield "fp8-format", "hybrid"
     if setup.optimizer is not None:
         yield "optimizer", OPTIMIZERS[setup.optimizer.name]
         for name, value in setup.constants.items():
@@ -150,4 +152,4 @@ def _training(setup: Setup) -> Iterator[Flag]:
     yield "mock-data", True
 
 
-MEGATRON = Launch("Megatron-LM", limits, notes, write, "megatron", ("1f1b", "interleaved"), OPTIMIZERS)
+MEGATRON = Launch("Megatron-LM", limits, notes, write, "megatron", ("1f1b", "interleaved"), OPTIMIZERS, float8=True)

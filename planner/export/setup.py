@@ -28,8 +28,9 @@ class Setup:
     """A training of a graph with named parallelism, on nodes of `devices_per_node` devices.
 
     `command` holds the arguments of `plan` that create the plan; alternatively `saved` names a plan for `workers`
-    workers. `batch` is the number of samples per iteration, over all workers (default: the graph's). Raises PlanError
-    for a graph without samples, and for a batch that micro-batches do not divide.
+    workers. `batch` is the number of samples per iteration, over all workers (default: the graph's). With `float8`
+    products in layers are computed in 8 bits, which the graph does not say. Raises PlanError for a graph without
+    samples, and for a batch that micro-batches do not divide.
     """
 
     graph: Graph
@@ -40,6 +41,7 @@ class Setup:
     workers: int = 0
     name: str = ""
     batch: int = 0
+    float8: bool = False
 
     def __post_init__(self) -> None:
         """Raise PlanError for a model without samples, or a batch that cannot be divided."""
@@ -156,9 +158,10 @@ def parallel_of(plan: Plan) -> Parallel:
 class Launch:
     """An engine configured by degrees of parallelism: its title, its stack, and the functions that write its files.
 
-    It runs its pipeline `schedules` and its `optimizers` (None: all). `limits` returns a clause that says why else the
-    engine cannot run a setup, "" if it can; `notes` returns where it differs from the plan. `write` also takes the name
-    of the module or file to write. With `any_plan` it runs every plan and needs no degrees.
+    It runs its pipeline `schedules` and its `optimizers` (None: all), and products in `float8` or not. `limits` returns
+    a clause that says why else the engine cannot run a setup, "" if it can; `notes` returns where it differs from the
+    plan. `write` also takes the name of the module or file to write. With `any_plan` it runs every plan and needs no
+    degrees.
     """
 
     title: str
@@ -169,6 +172,7 @@ class Launch:
     schedules: Collection[str] | None = None
     optimizers: Collection[str] | None = None
     any_plan: bool = False
+    float8: bool = False
 
     def cannot(self, setup: Setup) -> str:
         """Return a clause that says why the engine cannot run a setup; "" if it can."""
@@ -177,6 +181,8 @@ class Launch:
             return limit
         if self.optimizers is not None and optimizer not in self.optimizers:
             return f"it has no optimizer {optimizer}"
+        if setup.float8 and not self.float8:
+            return "float8 products need support in the module itself"
         if self.schedules is None or setup.parallel.pp == 1 or setup.schedule in self.schedules:
             return ""
         return f"its pipelines run {' or '.join(self.schedules)}, not {setup.schedule}"

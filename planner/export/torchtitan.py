@@ -19,6 +19,9 @@ FLAVORS = {
 }
 """Models of torchtitan that are among ours, with layers, width and width of the feed-forward layers."""
 
+FLOAT8 = "quantize.linear.float8"
+"""The name of the converter of linear layers to float8."""
+
 Section = Mapping[str, object]
 
 
@@ -75,11 +78,11 @@ def sections(setup: Setup) -> dict[str, Section]:
     """Return the file's sections."""
     parallel = setup.parallel
     flavor, dtype = _flavor(setup), "bfloat16" if setup.half and setup.weights_are_half else "float32"
-    kept = {"name": flavor[0], "flavor": flavor[1]} if flavor else {"name": setup.model, "flavor": setup.model}
+    name, size = flavor or (setup.model, setup.model)
     mixed = "bfloat16" if setup.half else "float32"
     at_once = setup.micro_batch if parallel.pp == 1 else setup.batch // parallel.dp
     return {
-        "model": kept,
+        "model": {"name": name, "flavor": size, **({"converters": [FLOAT8]} if setup.float8 else {})},
         **_optimizer(setup),
         "training": {
             "local_batch_size": at_once,
@@ -140,4 +143,4 @@ def _section(title: str, values: Section) -> str:
     return "\n".join(["", f"[{title}]", *lines, ""])
 
 
-TORCHTITAN = Launch("torchtitan", limits, notes, write, "fsdp2", SCHEDULES, OPTIMIZERS)
+TORCHTITAN = Launch("torchtitan", limits, notes, write, "fsdp2", SCHEDULES, OPTIMIZERS, float8=True)

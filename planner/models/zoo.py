@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import Field, dataclass, field, fields
 from functools import partial
 from typing import Any
@@ -233,6 +233,12 @@ MIXED_FLOAT8 = "mixed-float8"
 
 HALF_EPS = 1e-4
 """Adam's `eps` in half precision, where smaller values are zero."""
+
+
+def buildable(options: Iterable[tuple[str, object]]) -> dict[str, object]:
+    """Return the options for building a graph, which cannot express float8 products."""
+    named = dict(options)
+    return {**named, "dtype": "mixed"} if named.get("dtype") == MIXED_FLOAT8 else named
 
 
 def trained_as(model: str, machine: Machine | None, given: Mapping[str, object] | None = None) -> dict[str, object]:

@@ -17,6 +17,7 @@ from planner.export.setup import DEVICES_PER_NODE, Launch, Setup, parallel_of
 from planner.export.targets import Target, TraceFormat, engines_of, listed_targets, target_named, target_names
 from planner.files import format_of, write_file, write_json
 from planner.model_source import model as load_model, source_files
+from planner.models.zoo import MIXED_FLOAT8, buildable
 from planner.parallel import Parallel
 from planner.plans.plan import Plan
 from planner.plans.plan_json import load_plan
@@ -159,8 +160,10 @@ def _setup(source: str, options: Mapping[str, Any], *, any_plan: bool) -> Setup:
         plan = load_plan(source)
         parallel = Parallel() if any_plan else parallel_of(plan)
         return Setup(plan.graph, parallel, nodes, saved=source, workers=plan.workers, name=plan.search.model)
-    graph = load_model(source, opaque_unknown=options["opaque_unknown"], **training_options(source, options))
-    return Setup(graph, options["parallel"], nodes, command=_command(source, options, options["parallel"]))
+    given, parallel = training_options(source, options), options["parallel"]
+    graph = load_model(source, opaque_unknown=options["opaque_unknown"], **buildable(given.items()))
+    float8 = given.get("dtype") == MIXED_FLOAT8
+    return Setup(graph, parallel, nodes, command=_command(source, options, parallel), float8=float8)
 
 
 def _command(source: str, options: Mapping[str, Any], parallel: Parallel) -> tuple[str, ...]:

@@ -206,7 +206,8 @@ class _Deciding:
     @cached_property
     def _setup(self) -> Setup:
         """The model as engines are told of it."""
-        return Setup(self.source.whole(1), Parallel(), self._per_node)
+        float8 = self._single[0].products is not None
+        return Setup(self.source.whole(1), Parallel(), self._per_node, float8=float8)
 
     def largest_batch(self) -> int:
         """Return the largest batch that has room without accumulation: a power of two per device, at least 1."""

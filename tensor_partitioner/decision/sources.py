@@ -11,14 +11,14 @@ from planner.export.setup import DEVICES_PER_NODE, Launch, Setup
 from planner.export.targets import engines
 from planner.graph.ir import Graph
 from planner.model_source import model_and_options
-from planner.models.zoo import PRECISIONS, defaults, is_zoo_name, trained_as
+from planner.models.zoo import PRECISIONS, buildable, defaults, is_zoo_name, trained_as
 from planner.parallel import Parallel
 from planner.plans.check import MOST_WORKERS
 from planner.plans.plan import Plan
 from planner.search.pins import Degree, read_pins
 from simulator.projection.network import Cluster
 from tensor_partitioner.decision.record import MachineFacts, RankedCandidate
-from tensor_partitioner.replicas import GraphModel, Source, ZooModel, buildable
+from tensor_partitioner.replicas import GraphModel, Source, ZooModel
 from topologies import Machine, TopologyError
 from topologies.machine import Device
 
@@ -174,7 +174,7 @@ def commands(  # noqa: PLR0913, PLR0917 -- what a decision was made of
     nodes = "" if machine.per_node in {1, DEVICES_PER_NODE} else f" {topo}"
     for name in sorted(known, key=lambda name: known[name].stack != stack.partition(",")[0]):
         if not known[name].cannot(setup):
-            yield f"export-plan {named} --to {name}{nodes}"
+            yield f"export-plan {exact} --parallel {best.name} --to {name}{nodes}"
 
 
 def _options(source: Source, batch: int) -> Iterable[tuple[str, object]]:

@@ -11,6 +11,7 @@ from planner.errors import InputError, PlanError
 from planner.export.setup import Setup
 from planner.export.targets import TARGETS
 from planner.export.transformers import transformer_of
+from planner.models.zoo import buildable
 from planner.parallel import Parallel
 from tensor_partitioner.launch import read_launch
 from tensor_partitioner.projection import project
@@ -100,20 +101,29 @@ def runs(engine, case):
 def test_what_an_exporter_writes_is_read_again(engine, name, seed, tmp_path):
     model, options, parallel = next(filter(partial(runs, engine), map(drawn, range(100 * seed, 100 * seed + 100))))
     batch = 8 * parallel.dp
-    setup = Setup(planner.model(model, batch=batch, **options), parallel)
+    float8 = engine != "deepspeed" and seed % 2 == 0
+    setup = Setup(planner.model(model, batch=batch, **options), parallel, float8=float8)
     path = written(tmp_path, name, TARGETS[engine].write(setup, "run"))
     launch = read_launch(path, None if engine == "megatron" else model)
     read = launch.parallel(parallel.workers)
+    assert launch.options["dtype"] == ("mixed-float8" if float8 else "mixed")
     if engine == "deepspeed":  # what is recomputed the model says
         read, parallel = replace(read, recompute="none"), replace(parallel, recompute="none")
     assert str(read) == str(parallel)
     assert launch.samples(parallel.workers) == batch
     if engine == "megatron":
-        again = transformer_of(planner.model(launch.model, batch=batch, **launch.options))
+        again = transformer_of(planner.model(launch.model, batch=batch, **buildable(launch.options.items())))
         assert again == transformer_of(setup.graph)
         if parallel.zero < 2:  # Megatron-FSDP does not fuse the accumulation of gradients
             said, priced = (
-                project(model, options, batch=batch, parallel=parallel, machine="hgx-h100-nodes-2", stack=stack).seconds
+                project(
+                    model,
+                    {**options, "dtype": launch.options["dtype"]},
+                    batch=batch,
+                    parallel=parallel,
+                    machine="hgx-h100-nodes-2",
+                    stack=stack,
+                ).seconds
                 for stack in (launch.stack, TARGETS[engine].stack)
             )
             assert said == priced
