@@ -67,7 +67,7 @@ class Heartbeats:
         while (self._server or self._peers) and not ended:
             heard = min((peer.heard for peer in self._peers.values()), default=now)
             ready = self._selector.select(max(0.0, min(beaten + beat_s, heard + silence_s) - now))
-            now += min(time.monotonic() - last, 2 * beat_s)
+            now += min(time.monotonic() - last, beat_s)
             last = time.monotonic()
             for key, _ in ready:
                 ended = key.data(now) or ended

@@ -1,9 +1,11 @@
 """Ranks that are stopped or cannot be reached: the job says so in one line, and nothing of it stays."""
 
+import multiprocessing
 import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -11,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from executor.process.heartbeats import Heartbeats, Meeting
 from tests.cross.cases import Case
 from tests.executor.test_faults import EXECUTE, ROOT, errors, one_line, run, signalled
 from tests.launcher import mpich
@@ -164,3 +167,29 @@ def test_a_link_that_is_cut(plan, tmp_path, hosts):
     said = [line for line in (tmp_path / "said").read_text().splitlines() if line.startswith("error: ")]
     assert said == [f"error: rank 1 on tpB: {SILENT}"]
     assert processes_of(plan) == []
+
+
+def test_time_in_which_a_whole_job_was_stopped_does_not_count(tmp_path):
+    """As by a scheduler that suspends jobs: rank 1 goes on first, and its silence has long been over."""
+    server, silence_s = socket.create_server(("127.0.0.1", 0)), 2.0
+    place = Meeting(("127.0.0.1",), server.getsockname()[1], "token", silence_s)
+
+    def beat(rank):
+        guard = Heartbeats(None if rank else server, "token")
+        if rank:
+            guard.join(place, 0)
+        guard.follow(silence_s, lambda silent: (tmp_path / f"alarm-{rank}").write_text(str(silent)))
+
+    guards = [multiprocessing.get_context("fork").Process(target=beat, args=(rank,)) for rank in range(2)]
+    for guard in guards:
+        guard.start()
+    time.sleep(2 * silence_s)
+    for sent, waiting_s in ((signal.SIGSTOP, 2 * silence_s), (signal.SIGCONT, silence_s)):
+        for guard in reversed(guards):
+            os.kill(guard.pid, sent)
+        time.sleep(waiting_s)
+    alive = [guard.is_alive() for guard in guards]
+    for guard in guards:
+        guard.kill()
+        guard.join()
+    assert (alive, list(tmp_path.iterdir())) == ([True, True], [])
