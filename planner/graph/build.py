@@ -185,17 +185,20 @@ class GraphBuilder:
         """Record a user-written gradient and take out its nodes until the gradients arrive.
 
         Its nodes are those that depend on the placeholders of arriving gradients, and those after these that only its
-        gradients need, from what the forward pass keeps.
+        gradients need, from what the forward pass keeps. What another node or the results read stays.
         """
         names = list(self.tensors)
         after, needed = set(names[min(map(names.index, written.arriving)) :]), set(written.gradients)
-        following = set(written.arriving)
+        following, kept = set(written.arriving), set(written.results)
         for node in self.nodes:
             if not following.isdisjoint(node.inputs):
                 following.update(node.outputs)
         for node in reversed(self.nodes):
             computes = any(self.tensors[name].role == "activation" for name in node.inputs)
-            if computes and after.issuperset(node.outputs) and not needed.isdisjoint(node.outputs):
+            moves = computes and after.issuperset(node.outputs) and kept.isdisjoint(node.outputs)
+            if following.isdisjoint(node.outputs) and not (moves and not needed.isdisjoint(node.outputs)):
+                kept.update(node.inputs)
+            else:
                 following.update(node.outputs)
                 needed.update(node.inputs)
         nodes = [node for node in self.nodes if not following.isdisjoint(node.outputs)]

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from traceback import StackSummary, walk_stack
 from typing import Any
-from unittest import mock
 
 import torch
 from torch._decomp import decomposition_table  # what operators are made of
@@ -87,8 +86,12 @@ def exporting_modes() -> list[PreDispatchTorchFunctionMode]:
 @contextmanager
 def lines_of_nodes() -> Iterator[None]:
     """Within, nodes of a trace record the lines of `forward` without their text, which takes a fifth of an export."""
-    with mock.patch.object(proxy, "CapturedTraceback", _Lines):
+    tracing: Any = proxy
+    recorded, tracing.CapturedTraceback = tracing.CapturedTraceback, _Lines
+    try:
         yield
+    finally:
+        tracing.CapturedTraceback = recorded
 
 
 class _Lines:

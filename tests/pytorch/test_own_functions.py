@@ -8,6 +8,7 @@ from torch.autograd.function import once_differentiable  # noqa: E402
 
 import planner  # noqa: E402
 from executor.check import relative_difference  # noqa: E402
+from planner.errors import GraphError  # noqa: E402
 from planner.graph import Optimizer  # noqa: E402
 from planner.graph.repeats import few_segments  # noqa: E402
 from planner.pytorch import from_torch  # noqa: E402
@@ -204,6 +205,50 @@ class Layer(nn.Module):
 
     def forward(self, x):
         return x + Recomputed.apply(self.linear(x))
+
+
+def by_parts(x, gradient):
+    result = torch.zeros_like(x)
+    result[:, :4] = torch.cos(x)[:, :4]
+    result[:, 4:] = torch.cos(x[:, 4:]) * gradient[:, 4:]
+    return result * gradient
+
+
+def of_the_largest(x, gradient):
+    values, places = torch.topk(x, 3, -1)
+    return torch.zeros_like(x).scatter(-1, places, gradient.gather(-1, places) * values)
+
+
+def sine(gradient_of):
+    class Sine(torch.autograd.Function):
+        @staticmethod
+        def forward(context, x):
+            context.save_for_backward(x)
+            return torch.sin(x)
+
+        @staticmethod
+        def backward(context, gradient):
+            return gradient_of(context.saved_tensors[0], gradient)
+
+    return Sine.apply
+
+
+@pytest.mark.parametrize("gradient_of", [by_parts, of_the_largest])
+def test_what_other_nodes_read_of_a_gradient_stays_in_the_forward_pass(gradient_of):
+    torch.manual_seed(0)
+    _, of_loss, of_parameters = differences(
+        Called(lambda _, x: sine(gradient_of)(x)).double(), (torch.randn(4, 6).double(),)
+    )
+    assert of_loss < 1e-12
+    assert max(of_parameters.values()) < 1e-11
+
+
+def test_a_gradient_that_changes_a_buffer_is_refused():
+    module = Called(lambda module, x: sine(module.noted)(x) + module.mean)
+    module.register_buffer("mean", torch.zeros(()))
+    module.noted = lambda x, gradient: module.mean.copy_(x.mean()) * 0 + gradient * torch.cos(x)
+    with pytest.raises(GraphError, match=r"Sine, a torch\.autograd\.Function, changes a buffer in its backward pass"):
+        from_torch(module, (torch.randn(4, 6),))
 
 
 def test_what_a_gradient_computes_again_belongs_to_the_backward_pass_of_its_layer():

@@ -185,13 +185,13 @@ class _Context(FunctionCtx):
 
 
 @contextmanager
-def functions_traced() -> Iterator[None]:
-    """Within this context, calls of a `torch.autograd.Function` trace both passes."""
+def functions_traced(module: torch.nn.Module) -> Iterator[None]:
+    """Within this context, calls of a `torch.autograd.Function` by a module trace both passes."""
 
     def apply(function: Any, *arguments: Any) -> Any:
         if function.__name__.startswith(OF_OPERATOR):
             return super(FunctionBase, function).apply(*arguments)
-        return _called(function, arguments)
+        return _called(function, arguments, module)
 
     FunctionBase.apply = classmethod(apply)  # type: ignore[attr-defined]
     try:
@@ -200,8 +200,11 @@ def functions_traced() -> Iterator[None]:
         del FunctionBase.apply  # type: ignore[attr-defined]
 
 
-def _called(function: Any, arguments: tuple[Any, ...]) -> Any:
-    """Call a function; its results have the gradient that its backward pass computes."""
+def _called(function: Any, arguments: tuple[Any, ...], module: torch.nn.Module) -> Any:
+    """Call a function; its results have the gradient that its backward pass computes.
+
+    Raises GraphError if the backward pass changes a buffer: the rest of the forward pass would read the new content.
+    """
     if function is CheckpointFunction:
         return _checkpointed(*arguments)
     needs = tuple(torch.is_grad_enabled() and isinstance(x, Tensor) and x.requires_grad for x in arguments)
@@ -221,7 +224,10 @@ def _called(function: Any, arguments: tuple[Any, ...]) -> Any:
     arriving = [torch.ops.planner.arriving(x, operands) for x in tracked]
     with torch.no_grad():
         others = [_without_gradient(x) if context.materialize_grads else None for x in results]
+        before = _contents(module)
         gradients = _backward(function, context, given, _in_place_of(results, tracked, arriving, others))
+    if before != _contents(module):
+        raise _refused(function, "changes a buffer in its backward pass: change it in its forward pass instead")
     pairs = [(x, gradient) for x, gradient in zip(operands, gradients, strict=True) if gradient is not None]
     if not pairs:
         return result
@@ -229,6 +235,11 @@ def _called(function: Any, arguments: tuple[Any, ...]) -> Any:
     again = torch.ops.planner.with_gradient(tracked, reached, arriving, gradients)
     replaced = _in_place_of(results, tracked, again)
     return type(result)(replaced) if isinstance(result, list | tuple) else replaced[0]
+
+
+def _contents(module: torch.nn.Module) -> list[tuple[int, int]]:
+    """Return what tells the contents of a module's buffers apart."""
+    return [(id(buffer), buffer._version) for buffer in module.buffers()]
 
 
 def _checkpointed(run: Any, keeps_random_state: bool, *arguments: Any) -> Any:

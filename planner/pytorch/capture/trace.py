@@ -336,7 +336,7 @@ def _exported(step: Step, arguments: tuple[Any, ...]) -> ExportedProgram:
             warnings.catch_warnings(),
             redirect_stderr(printed),
             OverriddenFunctions(step),
-            functions_traced(),
+            functions_traced(step),
             checkpoints_traced(),
             idioms_traced(),
             lines_of_nodes(),
