@@ -60,11 +60,16 @@ def project_source(
     return project_inner(inner_of(source, batch, parallel), batch, parallel, machine, stack)
 
 
-def project_plan(plan: Plan, machine: Cluster, stack: str | Stack = "compile") -> Projection:
-    """Predict a step of a plan whose workers all do the same. Raises as `project`."""
+def project_plan(
+    plan: Plan, machine: Cluster, stack: str | Stack = "compile", layers: tuple[int, ...] = ()
+) -> Projection:
+    """Predict a step of a plan whose workers all do the same.
+
+    `layers` has the number of layers in each run if the plan's graph has only a few. Raises as `project`.
+    """
     samples = batch_size(plan.graph) or 1
-    micro_batch = samples // plan.graph.micro_batches
-    return project_inner(of_plan(plan), samples, Parallel(tp=plan.workers, micro_batch=micro_batch), machine, stack)
+    parallel = Parallel(tp=plan.workers, micro_batch=samples // plan.graph.micro_batches)
+    return project_inner(of_plan(plan, layers), samples, parallel, machine, stack)
 
 
 def inner_of(source: Source, batch: int, parallel: Parallel) -> Inner:

@@ -14,7 +14,7 @@ from planner.errors import PlanError
 from planner.graph.facts import batch_size, recomputed
 from planner.graph.ir import Graph, Node, depending_on_samples
 from planner.graph.order import in_structural_order
-from planner.graph.repeats import FEW, few_segments
+from planner.graph.repeats import FEW, FewSegments, few_segments
 from planner.layout import Ways
 from planner.layout.geometry import PRODUCTS
 from planner.layout.ways import STAGES
@@ -215,13 +215,41 @@ def _zoo_graph(model: ZooModel, micro_batch: int) -> tuple[Graph, tuple[int, ...
     return in_structural_order(planner.model(name, **options, batch=2 * micro_batch, micro_batches=2)), layers
 
 
-def searched_plan(graph: Graph, workers: int, machine: Machine | None, coarsenings: Coarsenings) -> Plan:
-    """Search the plan with the fewest bytes or, on a machine, the shortest time.
+MANY_NODES = 1000
+"""Nodes above which a graph is searched with few of its repeated segments."""
 
-    `graph` must be in structural order.
+
+@dataclass(eq=False)
+class PlanSearch:
+    """Searches for the plan with the fewest bytes or, on a machine, the shortest time.
+
+    `graph` must be in structural order. Of a large graph's repeated segments only a few are searched, and all are
+    planned alike.
     """
-    request = request_of(graph, workers, machine=machine, objective="bytes" if machine is None else "time")
-    return planned(graph, request, coarsenings)
+
+    graph: Graph
+    workers: int
+
+    def best(self, machine: Machine | None) -> tuple[Plan, tuple[int, ...]]:
+        """Return the best plan and, if it is one of few segments, the number in each run."""
+        objective = "bytes" if machine is None else "time"
+        request = request_of(self._few.graph, self.workers, machine=machine, objective=objective)
+        return planned(self._few.graph, request, self._coarsenings), self._few.layers
+
+    def whole(self, plan: Plan) -> Plan:
+        """Return the plan of the whole graph; segments that were left out are planned like their stand-in."""
+        tensors, nodes = self._few.tensors, self._few.nodes
+        layouts = {name: plan.layouts[tensors.get(name, name)] for name in self.graph.tensors}
+        strategies = {node.name: plan.strategies[nodes.get(node.name, node.name)] for node in self.graph.nodes}
+        return replace(plan, graph=self.graph, layouts=layouts, strategies=strategies)
+
+    @cached_property
+    def _few(self) -> FewSegments:
+        return few_segments(self.graph) if len(self.graph.nodes) > MANY_NODES else FewSegments(self.graph)
+
+    @cached_property
+    def _coarsenings(self) -> Coarsenings:
+        return Coarsenings(self._few.graph, few=self._few)
 
 
 def computed_dtype(graph: Graph) -> str:
@@ -310,8 +338,7 @@ class GraphModel:
         return in_two_micro_batches(self.graph)
 
     @cached_property
-    def _few_segments(self) -> tuple[Graph, tuple[int, ...]]:
-        """The graph with three segments of each run of equal ones, and the number of segments in each run."""
+    def _few_segments(self) -> FewSegments:
         return few_segments(self._in_two_micro_batches)
 
     @cached_property
@@ -342,12 +369,15 @@ def in_two_micro_batches(graph: Graph) -> Graph:
     return replace(graph, micro_batches=2, accumulated=sums_of_gradients(graph))
 
 
-def of_plan(plan: Plan) -> Inner:
-    """Return the workers of a plan as one replica. Raises PlanError if they do not all do the same."""
+def of_plan(plan: Plan, layers: tuple[int, ...] = ()) -> Inner:
+    """Return the workers of a plan as one replica. Raises PlanError if they do not all do the same.
+
+    `layers` has the number of layers in each run if the plan's graph has only a few.
+    """
     if plan.ways.shares or STAGES in plan.ways.axes:
         raise PlanError("expected a plan whose workers all do the same, found one with stages or uneven shares")
     whole = replace(plan, graph=in_two_micro_batches(plan.graph))
-    return Inner(replica(whole), (), computed_dtype(plan.graph))
+    return Inner(replica(whole), layers, computed_dtype(plan.graph))
 
 
 def sums_of_gradients(graph: Graph) -> tuple[str, ...]:

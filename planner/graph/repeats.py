@@ -12,6 +12,7 @@ from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -252,8 +253,25 @@ FEW = 3
 """The first segment, a representative of those between, and the last. One more is kept if the last two differ."""
 
 
-def few_segments(graph: Graph) -> tuple[Graph, tuple[int, ...]]:
-    """Return the graph with one segment in place of equivalent ones, and the original lengths; () if it is unchanged.
+class FewSegments(NamedTuple):
+    """A graph with one segment in place of equivalent ones, and the original length of each run; () if it is unchanged.
+
+    `nodes` and `tensors` map the names that were left out to those that stand for them.
+    """
+
+    graph: Graph
+    layers: tuple[int, ...] = ()
+    nodes: Mapping[str, str] = MappingProxyType({})
+    tensors: Mapping[str, str] = MappingProxyType({})
+
+    @property
+    def times(self) -> dict[str, int]:
+        """How many nodes, with itself, a node stands for that stands for others."""
+        return {name: 1 + count for name, count in Counter(self.nodes.values()).items()}
+
+
+def few_segments(graph: Graph) -> FewSegments:
+    """Return the graph with one segment in place of equivalent ones.
 
     Of a run the first segment is kept, the second, which stands for all that are equivalent to it, and what is behind
     these. Segments must read only from neighbours. Nothing outside may read from the equivalent ones.
@@ -262,11 +280,27 @@ def few_segments(graph: Graph) -> tuple[Graph, tuple[int, ...]]:
     segments = _Segments(graph, repeats)
     kept = {run: segments.kept(run) for run in repeats.runs}
     if all(len(kept[run]) == len(run) for run in kept):
-        return graph, ()
+        return FewSegments(graph)
     few = segments.few(kept)
     if [len(run) for run in repeats_of(few).runs] != [len(segments) for segments in kept.values()]:
-        return graph, ()
-    return few, tuple(map(len, repeats.runs))
+        return FewSegments(graph)
+    instead = {segment: kept[run][1] for run in kept for segment in set(run).difference(kept[run])}
+    return FewSegments(
+        few,
+        tuple(map(len, repeats.runs)),
+        _stand_ins(repeats.nodes, instead),
+        _stand_ins(repeats.tensors, instead),
+    )
+
+
+def _stand_ins(places: Mapping[str, SegmentPlace], instead: Mapping[int, int]) -> dict[str, str]:
+    """Return, for the names in segments that others stand for, the names at their positions in those."""
+    names = {place: name for name, place in places.items()}
+    return {
+        name: names[SegmentPlace(instead[place.segment], place.position)]
+        for name, place in places.items()
+        if place.segment in instead
+    }
 
 
 class _Segments:

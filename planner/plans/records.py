@@ -170,10 +170,10 @@ class Predicted(_Record, frozen=True, kw_only=True):
 
     tick_s: Seconds
     candidates_s: dict[str, Seconds]
-    level_bytes: tuple[Bytes, ...]
-    level_s: tuple[Seconds, ...]
-    latency_s: Seconds
-    compute_s: Seconds
+    level_bytes: tuple[Bytes, ...] = ()
+    level_s: tuple[Seconds, ...] = ()
+    latency_s: Seconds = 0.0
+    compute_s: Seconds = 0.0
 
 
 class SearchRecord(Shown, _Record, frozen=True, kw_only=True):

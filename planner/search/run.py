@@ -56,6 +56,15 @@ class SearchResult(Struct, frozen=True):
             return
         raise PlanError(f"searcher {candidate.searcher}: {message}")
 
+    def with_breakdown(self) -> SearchResult:
+        """Return this result with where the winner's seconds go, under the objective time."""
+        space, predicted = self.candidate.space, self.record.predicted
+        if predicted is None or not isinstance(space.objective, Time):
+            return self
+        domains = [space.domain(v, (state,)) for v, state in enumerate(self.candidate.outcome.choice)]
+        breakdown = asdict(space.objective.breakdown(space.coarse, domains, space.tables))
+        return replace(self, record=replace(self.record, predicted=replace(predicted, **breakdown)))
+
     def with_lower_bound(self, space: Space, bound: int | None, searcher: str, *, is_of_space: bool) -> SearchResult:
         """Return this result with a lower bound, in the space's unit of cost, on all plans of that space.
 
@@ -73,7 +82,7 @@ class SearchResult(Struct, frozen=True):
 
 def search(graph: Graph, options: SearchOptions, coarsenings: Coarsenings | None = None) -> Plan:
     """Return the plan of `search_result`, with its cost checked."""
-    result = search_result(graph, options, coarsenings or Coarsenings(graph))
+    result = search_result(graph, options, coarsenings or Coarsenings(graph)).with_breakdown()
     plan = result.plan
     result.check_cost(plan)
     return plan
@@ -191,12 +200,9 @@ def result_with_bound(result: SearchResult, coarsenings: Coarsenings) -> SearchR
 
 
 def _predicted_by_name(candidates: Mapping[str, Candidate], winner: str) -> Predicted | None:
-    """Return every candidate's seconds, and where the winner's go, under the objective time; else None."""
-    space, choice = candidates[winner].space, candidates[winner].outcome.choice
-    if not isinstance(space.objective, Time):
+    """Return every candidate's seconds under the objective time; else None."""
+    objective = candidates[winner].space.objective
+    if not isinstance(objective, Time):
         return None
-    domains = [space.domain(v, (state,)) for v, state in enumerate(choice)]
-    breakdown = asdict(space.objective.breakdown(space.coarse, domains, space.tables))
-    tick_s = space.objective.tick_s
-    seconds = {name: candidate.cost * tick_s for name, candidate in candidates.items()}
-    return Predicted(tick_s=tick_s, candidates_s=seconds, **breakdown)
+    seconds = {name: candidate.cost * objective.tick_s for name, candidate in candidates.items()}
+    return Predicted(tick_s=objective.tick_s, candidates_s=seconds)

@@ -20,8 +20,8 @@ from planner.graph.order import in_structural_order
 from planner.model_source import source_files
 from planner.models.zoo import OPTIMIZER
 from planner.parallel import Parallel
+from planner.plans.check import check_plan, check_search
 from planner.plans.plan import Plan
-from planner.search.coarse.coarsen import Coarsenings
 from planner.search.pins import DEGREES, load_pins
 from simulator.projection.network import cluster
 from simulator.projection.stack import OURS, STACKS
@@ -45,7 +45,7 @@ from tensor_partitioner.decision.sources import STACK, hint, is_alike, plan_name
 from tensor_partitioner.decision.varied import Varied, decide_combinations, read_varied, varied_table
 from tensor_partitioner.display import progress
 from tensor_partitioner.launch.read import launched
-from tensor_partitioner.replicas import searched_plan
+from tensor_partitioner.replicas import PlanSearch
 
 PIN_HELP = f"Fix a part of --parallel ({', '.join(DEGREES)}, sp), as in tp=4. Repeatable."
 PINS_HELP = "Read pins from a YAML file: `pins: {tp: 4}`."
@@ -246,4 +246,8 @@ def plan_of(decision: Decision, source: str, options: Mapping[str, Any]) -> Plan
         return plan_named(model, batch, parallel)
     graph = in_structural_order(model.whole(batch))
     on = machine.built if best.objective == "time" else None
-    return searched_plan(graph, machine.devices, on, Coarsenings(graph))
+    search = PlanSearch(graph, machine.devices)
+    plan = search.whole(search.best(on)[0])
+    check_plan(plan)
+    check_search(plan)
+    return plan

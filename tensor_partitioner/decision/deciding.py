@@ -22,7 +22,6 @@ from planner.layout import Shard
 from planner.parallel import Parallel
 from planner.plans.plan import Plan
 from planner.search.alternatives.labels import experts_of
-from planner.search.coarse.coarsen import Coarsenings
 from planner.search.pins import Degree
 from simulator.projection.block import Block
 from simulator.projection.network import Cluster, cluster
@@ -56,7 +55,7 @@ from tensor_partitioner.decision.sources import (
 )
 from tensor_partitioner.decision.why import AS_FAST, Projected, machine_facts, model_facts, ranked, verdict, warning
 from tensor_partitioner.projection import Work, project_plan, project_source, simulated_step
-from tensor_partitioner.replicas import Inner, Source, searched_plan
+from tensor_partitioner.replicas import Inner, PlanSearch, Source
 from topologies import Machine
 
 
@@ -309,17 +308,19 @@ class _Deciding:
             return
         if batch_size(graph) != batch:
             return
-        coarsenings = Coarsenings(graph)
+        search = PlanSearch(graph, self.cluster.devices)
         for goal in goals:
             machine = self.cluster.built if goal == "time" else None
             try:
-                plan = searched_plan(graph, self.cluster.devices, machine, coarsenings)
-                step = (
-                    self._simulated(plan, batch) if self._simulates else project_plan(plan, self.cluster, self._stack)
-                )
+                few, layers = search.best(machine)
+                plan = search.whole(few)
+                if self._simulates:
+                    step = self._simulated(plan, batch)
+                else:
+                    step = project_plan(few, self.cluster, self._stack, layers)
             except (PlanError, GraphError):
                 continue
-            alike = plan.graph.updates and not plan.total_bytes
+            alike = plan.graph.updates and not few.total_bytes
             split = ALL_ALIKE if alike else f": {weights_by_split(plan)}"
             yield f"{SEARCHED[goal]}{split}", FAMILIES[goal], 0.0, step
 

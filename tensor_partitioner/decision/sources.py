@@ -156,19 +156,17 @@ def commands(  # noqa: PLR0913, PLR0917 -- what a decision was made of
     exact, words = (" ".join((quote(source.name), *typed(of.items()))) for of in (options, buildable(options.items())))
     running = [f"mpirun -n {machine.devices} execute plan.json"] if machine.devices <= MOST_WORKERS else []
     topo = f"--topo {quote(machine.name)}"
-    if best.parallel is None:
-        objective = f" --objective time {topo}" if best.objective == "time" else ""
-        planning = f"plan {words} --workers {machine.devices}{objective} -o plan.json"
-        yield from (planning, *running, f"export-plan plan.json --to {OWN_EXECUTOR}")
-        return
-    named = f"{words} --parallel {best.name}"
-    by = "" if stack == STACK else f" --stack {stack}"
-    yield f"simulate {exact} --parallel {best.name} {topo}{by}"
     known = {name: exporter for name, exporter in engines().items() if exporter is (engine or exporter)}
     held = [f" --pin {quote(pin.asked)}" for pin in pins] + [f" --engine {name}" for name in known if engine]
     by_default = STACK if engine is None else engine.stack
     priced = "" if stack == by_default else f" --stack {stack}"
     decided = f"decide {exact} {topo}{priced}{''.join(held)} -o plan.json"
+    if best.parallel is None:
+        yield from (decided, *running, f"export-plan plan.json --to {OWN_EXECUTOR}")
+        return
+    named = f"{words} --parallel {best.name}"
+    by = "" if stack == STACK else f" --stack {stack}"
+    yield f"simulate {exact} --parallel {best.name} {topo}{by}"
     yield f"plan {named} -o plan.json" if isinstance(source, ZooModel) else decided
     yield from running
     nodes = "" if machine.per_node in {1, DEVICES_PER_NODE} else f" {topo}"

@@ -10,7 +10,7 @@ import planner
 from planner.graph.build import GraphBuilder
 from planner.graph.ir import Init
 from planner.graph.optimizers import Optimizer
-from planner.graph.repeats import few_segments, repeats_of
+from planner.graph.repeats import FewSegments, few_segments, repeats_of
 from planner.graph.training import training_graph
 
 WIDTH, BATCH = 4, 2
@@ -169,7 +169,7 @@ def test_a_graph_without_layers_has_no_segments():
     empty = GraphBuilder().finish({}, {})
     for graph in (empty, planner.model("transformer-1-16", heads=2, sequence=8, vocabulary=16, batch=4)):
         assert repeats_of(graph).runs == ()
-        assert few_segments(graph) == (graph, ())
+        assert few_segments(graph) == FewSegments(graph)
 
 
 @pytest.mark.parametrize("name", ["transformer-4-32", "llama-4-32", "encoder-decoder-4-32", "mlp-5-32"])

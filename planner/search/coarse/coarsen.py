@@ -13,11 +13,13 @@ from functools import cached_property, lru_cache
 from itertools import chain
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 import tdl
 from planner.graph.facts import is_recomputed, nodes_of_replicas
 from planner.graph.ir import ITEM_BYTES, Graph, Node
 from planner.graph.micro_batches import operands_as_terms
+from planner.graph.repeats import FewSegments, repeats_of
 from planner.layout import Signature, signatures
 from planner.layout.region import REMEMBERED
 from planner.search.coarse.unrolled import DisjointSets, cells_of_nodes, repeated_parts
@@ -100,7 +102,7 @@ class CoarseGraph(Struct, frozen=True, eq=False):
     """The graph that the search works on.
 
     `variable_of` maps ("tensor" | "node", name) to the number of its variable. `as_terms` gives, per node, the operands
-    through which it may read terms under any placements.
+    through which it may read terms under any placements. `times` counts the nodes that a node stands for, if not 1.
     """
 
     graph: Graph
@@ -109,6 +111,7 @@ class CoarseGraph(Struct, frozen=True, eq=False):
     variables: tuple[Variable, ...]
     factors: tuple[Factor, ...]
     variable_of: Mapping[Name, int]
+    times: Mapping[str, int] = {}
 
 
 Name = tuple[str, str]
@@ -124,10 +127,12 @@ class Coarsenings:
 
     `tables` holds the cost tables of earlier searches, so that the graph can be planned again under other pins.
     `lower_bounds` holds the bounds found by searches without pins, by objective and ways; a search with pins cannot
-    cost less.
+    cost less. If the graph has only a `few` of another's segments, all segments of a run are planned alike.
     """
 
-    def __init__(self, graph: Graph, tables: Tables | None = None) -> None:
+    def __init__(self, graph: Graph, tables: Tables | None = None, few: FewSegments | None = None) -> None:
+        self.times = {} if few is None else few.times
+        self._alike = [] if few is None or not few.layers else list(_corresponding_names(graph))
         self.tables, self.lower_bounds = tables, dict[tuple[str, tuple[int, ...]], int | float]()
         self._graph, self._signatures, self._as_terms = graph, signatures(graph), operands_as_terms(graph)
         self._groups: dict[_Key, dict[Name, int]] = {}
@@ -162,7 +167,7 @@ class Coarsenings:
         variable_of, (ties, partial, _) = self._names_grouped_by_ties(key), key
         variables = _variables_by_number(self._graph, self._signatures, variable_of)
         factors = _factors_of_cost_terms(self._graph, self._cost_terms_of_graph(partial=partial), variable_of)
-        coarse = CoarseGraph(self._graph, self._signatures, self._as_terms, variables, factors, variable_of)
+        coarse = CoarseGraph(self._graph, self._signatures, self._as_terms, variables, factors, variable_of, self.times)
         self._with_repeats[key] = coarse
         return _graph_without_repeats(coarse) if ties.repeats else coarse
 
@@ -177,6 +182,7 @@ class Coarsenings:
                 _ties_within_timestep(graph, signature_of, ties, untied.union(*terms)),
                 self._ties_of_timesteps if ties.unrolled else (),
                 ([("tensor", name) for name in together] for together in terms),
+                self._alike,
             ):
                 sets.tie(tied)
             self._groups[key] = sets.set_numbers()
@@ -195,9 +201,18 @@ class Coarsenings:
 
     def _cost_terms_of_graph(self, *, partial: bool) -> list[CostTerm]:
         if partial not in self._cost_terms:
-            terms = cost_terms(self._graph, self._signatures, self._as_terms, partial=partial)
+            terms = cost_terms(self._graph, self._signatures, self._as_terms, self.times, partial=partial)
             self._cost_terms[partial] = list(terms)
         return self._cost_terms[partial]
+
+
+def _corresponding_names(graph: Graph) -> Iterable[list[Name]]:
+    """Return the nodes and the tensors at the same place of each segment of a run."""
+    repeats, names = repeats_of(graph), defaultdict[tuple[str, int], list[Name]](list)
+    for kind, places in (("node", repeats.nodes), ("tensor", repeats.tensors)):
+        for name, place in places.items():
+            names[kind, place.position].append((kind, name))
+    return names.values()
 
 
 def _variables_by_number(
@@ -259,7 +274,7 @@ def _graph_without_repeats(coarse: CoarseGraph, marks: Marks = frozenset()) -> C
     )
     variable_of = {name: number[v] for name, v in coarse.variable_of.items()}
     variables = _variables_by_number(coarse.graph, coarse.signatures, variable_of)
-    return CoarseGraph(coarse.graph, coarse.signatures, coarse.as_terms, variables, factors, variable_of)
+    return replace(coarse, variables=variables, factors=factors, variable_of=variable_of)
 
 
 def _kinds_of_variables_by_number(coarse: CoarseGraph) -> list[object]:

@@ -332,18 +332,24 @@ CostTerm = tuple[tuple[str, ...], str, Cost, int]
 
 
 def cost_terms(
-    graph: Graph, signatures: Mapping[str, Signature], as_terms: Mapping[str, frozenset[int]], *, partial: bool
+    graph: Graph,
+    signatures: Mapping[str, Signature],
+    as_terms: Mapping[str, frozenset[int]],
+    times: Mapping[str, int],
+    *,
+    partial: bool,
 ) -> Iterator[CostTerm]:
     """Yield every fetch, shared fetch and store.
 
-    Nodes may read terms through the operands `as_terms`, all of them together. With `partial`, any node may read terms
-    through any operands.
+    `times` counts the nodes that a node stands for, if not 1. Nodes may read terms through the operands `as_terms`, all
+    of them together. With `partial`, any node may read terms through any operands.
     """
     phases, adding_up = phases_of_nodes(graph), frozenset(graph.accumulated)
     group_of = backward_groups(graph)
     groups: dict[tuple[str, int, str, str], dict[str, Reader]] = {}
     for node in graph.nodes:
-        signature, runs = signatures[node.name], runs_of(phases[node.name], graph)
+        signature, alike = signatures[node.name], times.get(node.name, 1)
+        runs = alike * runs_of(phases[node.name], graph)
         together = as_terms.get(node.name, frozenset())
         for tensor in dict.fromkeys(node.inputs):
             operands = tuple(operand for operand, name in enumerate(node.inputs) if name == tensor)
@@ -354,7 +360,7 @@ def cost_terms(
                 group = node.forward, group_of[node.name, tensor], tensor, phases[node.name]
                 groups.setdefault(group, {})[node.name] = reader
         for output, tensor in enumerate(node.outputs):
-            yield (node.name,), tensor, StoreCost(signature, output), 1 if tensor in adding_up else runs
+            yield (node.name,), tensor, StoreCost(signature, output), alike if tensor in adding_up else runs
     for (*_, tensor, phase), readers in groups.items():
         for size in range(2, len(readers) + 1):
             for nodes in combinations(readers, size):
@@ -362,7 +368,7 @@ def cost_terms(
                     nodes,
                     tensor,
                     _fetch_cost_of_readers(graph.tensors[tensor].shape, [readers[node] for node in nodes]),
-                    runs_of(phase, graph),
+                    times.get(nodes[0], 1) * runs_of(phase, graph),
                 )
 
 

@@ -255,9 +255,9 @@ class FetchTraffic:
         self._terms = [demands_of_classes(needs, axis.masks) for needs, axis in zip(nodes, classes, strict=True)]
         self._layouts = layouts
         groups = layouts.sharded[:, None, :] & leading_step_masks(layouts.ways)[:, None]
-        columns = groups.reshape(len(layouts.shape), groups.shape[1] * groups.shape[2])
-        self._masks, at = np.unique(columns, axis=1, return_inverse=True)
-        self._at = at.reshape(groups.shape[1:])
+        states = groups.shape[1] * groups.shape[2]
+        of_groups = classes_of_equal_columns([*groups.reshape(len(groups), states)], states)
+        self._masks, self._at = of_groups.masks.T, of_groups.of.reshape(groups.shape[1:])
         self._fetches: dict[frozenset[tuple[int, int]], Table] = {}
 
     def traffic_of_fetch_beyond(self, need: tuple[int, int], had: Sequence[tuple[int, int]]) -> Table:

@@ -28,7 +28,7 @@ from planner.search.costs.cost import Cost
 from planner.search.costs.counts import counts_held, counts_of_common_reach_held, steps_of_mask
 from planner.search.costs.domains import Domain, Layouts, Strategies, strategies_domain
 from planner.search.costs.tables import Table, Tables
-from planner.search.costs.volumes import Need, operand_need, output_reach
+from planner.search.costs.volumes import Need, operand_need, output_reach, strategy_classes_by_need
 from planner.search.objectives.objective import Priced, domains_of_factor
 from topologies.kernels import WRITE_AND_READ, Kernel
 
@@ -71,7 +71,7 @@ def kernels_of_nodes(coarse: CoarseGraph) -> Iterator[tuple[int, NodeKernel, int
             dtype = next((dtype for dtype in outputs if "float" in dtype), outputs[0])
             items = [tuple(ITEM_BYTES[dtype] for dtype in dtypes) for dtypes in (inputs, outputs)]
             kernel = NodeKernel(variable.signature, items[0], items[1], dtype)
-            counts[v, kernel] += runs_of(phases[node.name], coarse.graph)
+            counts[v, kernel] += coarse.times.get(node.name, 1) * runs_of(phases[node.name], coarse.graph)
     return ((v, kernel, count) for (v, kernel), count in counts.items())
 
 
@@ -139,9 +139,10 @@ def slowest_worker_seconds(node: NodeKernel, strategies: Strategies, workers: tu
     ]
     of_member = [column[:, [group for group, _ in members]] for column in columns]
     rows = np.stack(np.broadcast_arrays(np.array([kind for _, kind in members]), *of_member), axis=-1)
-    distinct, at = np.unique(rows.reshape(-1, len(columns) + 1), axis=0, return_inverse=True)
-    times = [_seconds(node, *kinds[int(row[0])], row[1:]) for row in distinct.tolist()]
-    return np.asarray(np.array(times)[at.reshape(rows.shape[:-1])].max(axis=1))
+    numbers: dict[tuple[float, ...], int] = {}
+    at = [numbers.setdefault(tuple(row), len(numbers)) for row in rows.reshape(-1, len(columns) + 1).tolist()]
+    times = [_seconds(node, *kinds[int(kind)], row) for kind, *row in numbers]
+    return np.asarray(np.array(times)[np.array(at).reshape(rows.shape[:-1])].max(axis=1))
 
 
 def _members_of_groups(
@@ -216,13 +217,10 @@ def _elements_reached(need: Need, strategies: Strategies) -> NDArray[np.int64]:
     """Return how many elements a worker reaches: [state, worker]."""
     total = np.ones((len(strategies.states), prod(strategies.ways)), dtype=np.int64)
     for dimension in need:
-        masks = np.array([strategies.steps_choosing(name) for name in dimension.variables], dtype=np.int64)
-        chosen, of = np.unique(masks.reshape(len(masks), len(strategies.states)), axis=1, return_inverse=True)
-        counts = [
-            counts_of_common_reach_held(((dimension, tuple(column)),), strategies.ways)[0]
-            for column in chosen.T.tolist()
-        ]
-        total *= np.stack(counts)[of.reshape(-1)]
+        classes = strategy_classes_by_need(((dimension,),), strategies)
+        chosen = map(tuple, classes.masks.tolist())
+        counts = [counts_of_common_reach_held(((dimension, masks),), strategies.ways)[0] for masks in chosen]
+        total *= np.stack(counts)[classes.of]
     return total
 
 
@@ -383,7 +381,8 @@ def _upper_bound_seconds(
     """Return seconds that no plan exceeds by much: every worker fetches, stores and computes everything."""
     tensors, total = coarse.graph.tensors, 0.0
     for node in coarse.graph.nodes:
-        names, runs = (*node.inputs, *node.outputs), coarse.graph.micro_batches
+        runs = coarse.times.get(node.name, 1) * coarse.graph.micro_batches
+        names = (*node.inputs, *node.outputs)
         total += runs * len(names) * transfer_s
         total += runs * len(workers) * sum(tensors[name].nbytes for name in names) * max(byte_s, default=0.0)
     counts: Counter[NodeKernel] = Counter()
