@@ -9,17 +9,20 @@ from msgspec.structs import replace as msgspec_replace
 import planner
 from planner.errors import PlanError
 from planner.graph.infer import check
+from planner.graph.order import in_structural_order
 from planner.graph.repeats import FewSegments, few_segments
 from planner.parallel import Parallel
+from planner.plans.check import check_plan, check_search
 from simulator.projection.network import cluster, cluster_of
 from simulator.projection.stack import STACKS
+from tensor_partitioner import replicas
 from tensor_partitioner.commands.decide import main
 from tensor_partitioner.commands.plan import main as plan_command
 from tensor_partitioner.commands.simulate import main as simulate
 from tensor_partitioner.decision import decide
 from tensor_partitioner.decision.deciding import _Deciding
-from tensor_partitioner.projection import project, project_source
-from tensor_partitioner.replicas import GraphModel
+from tensor_partitioner.projection import project, project_plan, project_source
+from tensor_partitioner.replicas import GraphModel, PlanSearch
 from tests.project.test_plan_command import run
 
 SMALL = {"heads": 4, "sequence": 32, "vocabulary": 256, "dtype": "mixed", "optimizer": "adam"}
@@ -362,3 +365,21 @@ def test_a_replica_of_very_many_workers_is_planned_for_a_micro_batch(tmp_path):
     for file, words in zip(files, ("dp=4096,tp=2 --micro-batches 2", "dp=4096,tp=2,micro-batch=1"), strict=True):
         assert run(plan_command, "mlp-4-64", "--batch", "8192", "--parallel", *words.split(), "-o", file) == 0
     assert files[0].read_bytes() == files[1].read_bytes()
+
+
+@pytest.mark.parametrize("goal", ["bytes", "time"])
+@pytest.mark.parametrize("name", ["transformer-6-64", "llama-5-64", "encoder-decoder-5-64", "mlp-7-64"])
+def test_a_plan_searched_with_few_layers_costs_as_much_for_all(name, goal, monkeypatch):
+    monkeypatch.setattr(replicas, "MANY_NODES", 0)
+    options = {} if name.startswith("mlp") else {"heads": 4, "sequence": 16, "vocabulary": 64}
+    graph = in_structural_order(planner.model(name, **options, batch=8))
+    machine = cluster("hgx-h100")
+    search = PlanSearch(graph, 8)
+    few, layers = search.best(machine.built if goal == "time" else None)
+    whole = search.whole(few)
+    assert len(few.graph.nodes) < len(whole.graph.nodes)
+    check_plan(whole)
+    check_search(whole)
+    priced, expected = project_plan(few, machine, "compile", layers), project_plan(whole, machine, "compile")
+    assert priced.seconds == pytest.approx(expected.seconds, rel=1e-9)
+    assert (priced.memory, priced.sent_bytes) == (expected.memory, expected.sent_bytes)
