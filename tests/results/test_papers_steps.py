@@ -11,7 +11,6 @@ from results.experiment import ROOT, read_data
 from results.soybean_overhead import run as overhead
 from results.soybean_scaling import run as scaling
 from results.steps import exposed, graph, only, plan, step
-from results.tiling_on_one_device.device import shared
 from results.tofu_memory.gathering import GatheringPlan
 from simulator.simulation import simulated
 from tests.cross.cases import graph as small
