@@ -45,7 +45,6 @@ SLOW = (
     "project/test_readme_blocks.py",
     "pytorch/test_entries.py",
     "results/test_pytorch_architectures.py",
-    "results/operator_coverage/test_soundness.py",
     "results/test_hosts.py",
     "simulator/test_plans.py",
     "tdl/test_random_descriptions.py",

@@ -10,8 +10,8 @@ from typing import Any
 import planner
 from results.experiment import launcher, machine, publish, read_data
 from results.faults.jobs import EXECUTE, environment
-from results.faults.run import HERE, pages
 from results.faults.processes import ranks_of
+from results.faults.run import HERE, pages
 
 MODEL, OPTIONS, WORKERS = "wresnet-14-2", {"batch": 64, "image": 8, "channels": 1, "classes": 10}, 8
 PAIRS, STEPS, EVERY, FIRST = 3, 9, 4, 1
