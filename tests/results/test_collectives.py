@@ -1,13 +1,10 @@
 """Machines say what was fitted, and predictions are as near to what was published as the experiment claims."""
 
-import msgspec
-
 from results.collectives.run import (
     A100,
     HERE,
     MIB,
     errors,
-    fits,
     halves,
     rows,
 )
@@ -20,7 +17,6 @@ OUTLIERS = {("P6-B200", 4)}
 
 
 def test_machines_say_what_is_fitted():
-    assert msgspec.json.decode(msgspec.json.encode(fits())) == DATA["fits"]
     for machine, entries in DATA["fits"].items():
         stated = load_topology(machine).collectives
         for entry in entries:

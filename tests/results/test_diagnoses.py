@@ -6,7 +6,7 @@ from results.diagnoses.run import HERE, REPORTS, diagnosed
 from results.experiment import read_data
 
 
-@pytest.mark.parametrize("index", [0, 1, 7, 9])
+@pytest.mark.parametrize("index", [0, 9])
 def test_a_report_is_diagnosed_as_the_page_says(index):
     kept, again = read_data(HERE)["reports"][index], diagnosed(REPORTS[index])
     assert again["verdict"] == kept["verdict"]

@@ -6,7 +6,7 @@ from results.mutants.formats import shares
 from results.mutants.run import faults_of
 from results.mutants.watch import CONTROLS, DETECTORS, controls
 
-COUNT, SEED = 1000, 0
+COUNT, SEED = 250, 0
 NAMES = (
     "plan", "graph", "topology", "report", "decision", "profile", "Nsight export", "pins", "language model",
     "Megatron script", "torchtitan", "DeepSpeed", "Accelerate", "scoreboard", "nvidia-smi", "NCCL", "hwloc", "data",
