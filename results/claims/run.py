@@ -41,7 +41,7 @@ Row = dict[str, Any]
 def measured() -> dict[str, Any]:
     """Return the sentences, and why some are no rows, as they are kept; and the rows, worked out anew."""
     paper_operators.register()
-    kept = read_data(HERE)
+    kept: dict[str, Any] = read_data(HERE)
     by_key = {(quote["paper"], quote["number"]): quote for quote in kept["sentences"]}
     rows = []
     for claim in sorted(CLAIMS, key=lambda claim: (PAPERS.index(claim.paper), claim.numbers)):
