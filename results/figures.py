@@ -7,14 +7,10 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from results.certificate.run import agreed
 from results.decisions import run as decisions
-from results.default_plans.run import compared
 from results.experiment import Pages, gap, read_data, read_published, table
-from results.learning import run as learning
 from results.operator_coverage.run import read_verification
 from results.other_planners import run as other_planners
-from results.resumed import run as resumed
 
 HERE = Path(__file__).parent
 SEVERAL = ("S", "S,R")
@@ -152,14 +148,10 @@ FIGURES: tuple[tuple[str, str, Callable[[Any], str]], ...] = (
     ("growth with depth, 1 to 16 times", "scaling", growth),
     ("`joint`, tied graphs", "search_time", lambda data: joint(data, "tied")),
     ("`joint`, untied graphs", "search_time", lambda data: joint(data, "untied")),
-    ("`joint` beside toulbar2, an exact solver of others", "certificate", lambda data: agreed(data["rows"])),
     ("against the Tofu authors' prototype, which has `S`", "other_planners", prototype),
     ("against Alpa's ILP, three MLPs", "other_planners", alpa),
-    ("the default plan and the alternatives, 2 to 16 workers", "default_plans", lambda data: compared(data["rows"])),
     ("SoyBean's five layers, 16 workers", "soybean_example", soybean),
     ("operators", "operator_coverage", operators),
-    ("whole trainings", "learning", learning.summary),
-    ("killed at a random moment, and resumed", "resumed", resumed.summary),
 )
 """What is measured, by which experiment, and how it is said."""
 

@@ -7,16 +7,13 @@ which it trains most samples per second. The same program runs on both variants 
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import lru_cache
 from multiprocessing import get_context
-from pathlib import Path
 from typing import Any
 
 import planner
-from results.experiment import read_data
 from results.wresnet_throughput.systems.host import with_host_memory
 from results.wresnet_throughput.systems.largest_batch import largest_batch
 from results.wresnet_throughput.systems.registry import SYSTEMS
@@ -104,28 +101,23 @@ def best(
         return None, None, {}
 
 
-def measured(
-    models: Sequence[str], ideal_batch: int, first: int, systems: Sequence[str], known: Iterable[Row] = ()
-) -> list[Row]:
+def measured(models: Sequence[str], ideal_batch: int, first: int, systems: Sequence[str]) -> list[Row]:
     """Return a row for every system and model, the systems side by side on all cores.
 
     Of models, each needs about as much memory as the one before, or more: the search for a batch begins with `first`,
-    of a replica with its share, and later where that before ended. Rows that are known are not measured again.
+    of a replica with its share, and later where that before ended.
     """
-    cells = {(cell["model"], cell["system"]): cell for cell in known}
     with ProcessPoolExecutor(mp_context=get_context("spawn")) as pool:
         # Swapping tries orders, windows and batches.
         longest_first = sorted(systems, key=lambda system: system != "swapping")
-        rows = {system: pool.submit(_of_system, system, models, ideal_batch, first, cells) for system in longest_first}
+        rows = {system: pool.submit(_of_system, system, models, ideal_batch, first) for system in longest_first}
         return [row for system in systems for row in rows[system].result()]
 
 
-def _of_system(
-    system: str, models: Sequence[str], ideal_batch: int, first: int, cells: Mapping[tuple[str, str], Row]
-) -> list[Row]:
+def _of_system(system: str, models: Sequence[str], ideal_batch: int, first: int) -> list[Row]:
     start, rows = first // DEVICES if SYSTEMS[system].batch_per_device else first, []
     for model in models:
-        rows.append(cells.get((model, system)) or _measured(model, system, start, ideal_batch))
+        rows.append(_measured(model, system, start, ideal_batch))
         start = rows[-1]["batch"] or DEVICES
     return rows
 
@@ -136,8 +128,3 @@ def _measured(model: str, system: str, start: int, ideal_batch: int) -> Row:
         return row(model, system, ideal_batch, deploy(ideal_batch))
     batch, deployment, tried = best(system, deploy, start, ideal_batch)
     return row(model, system, batch, deployment) | tried
-
-
-def known_rows(folder: Path) -> list[Row]:
-    """Return the rows of data.json where only those that it lacks are asked for, by --missing."""
-    return list(read_data(folder)["rows"]) if "--missing" in sys.argv else []

@@ -91,7 +91,7 @@ SEARCHERS: dict[str, Searcher] = {
             alternatives.hybrid,
             "data parallel across groups, model parallel within",
             REPLICATING,
-            rival_under=("bytes",),  # results/default_plans: the only one that moves less than the recursion anywhere
+            rival_under=("bytes",),  # results/plan_bytes: the only one that moves less than the recursion anywhere
             may_cost_less=alternatives.hybrid_may_cost_less,
         ),
     )

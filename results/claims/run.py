@@ -10,54 +10,39 @@ from typing import Any
 from results import paper_operators
 from results.claims import proofs, soybean, tofu, tofu_systems
 from results.claims.claim import CLAIMS, FAILS, MISSING, VERDICTS, answered
-from results.claims.excluded import REASONS, excluded
-from results.claims.sentences import PAPERS, available, sentences
 from results.experiment import Pages, publish, read_data, table
 
 HERE = Path(__file__).parent
-WORDS = 12
-"""How many of a sentence's words are quoted."""
-
 SOURCES = {
     "tofu": "Tofu (Wang, Huang, Li; EuroSys 2019)",
     "tofu-appendix": "Tofu's appendix",
     "soybean": "SoyBean (Wang, Huang, Li; 2018)",
     "distpar-appendix": "DistPar's appendix (2023)",
 }
+PAPERS = tuple(SOURCES)
+REASONS = {
+    "background": "of the field, of others' work or of hardware on the market",
+    "opinion": "a goal, an opinion or an outlook",
+    "method": "how their system works",
+    "notation": "a definition, a notation or an example that claims nothing",
+    "proof": "a step of a proof, whose theorem is a row",
+    "setup": "what was run; our experiments run the same",
+    "metadata": "a title, a reference or a caption",
+    "asymptotic": "an argument on orders of growth",
+    "list": "the list that it counts is not at hand",
+}
+
 TABLES = (tofu, tofu_systems, soybean, proofs)
 """The modules whose import makes the claims."""
 
 Row = dict[str, Any]
 
 
-def quoted(text: str) -> str:
-    """Return a sentence's beginning."""
-    words = " ".join(text.replace("|", "/").split()).split(" ")
-    return " ".join(words[:WORDS])[:120] + (" ..." if len(words) > WORDS else "")
-
-
-def listed() -> list[Row]:
-    """Return every sentence that has a numeral or compares: where it stands, and its beginning."""
-    if not available():
-        rows: list[Row] = read_data(HERE)["sentences"]
-        return rows
-    return [
-        {
-            "paper": sentence.paper,
-            "number": sentence.number,
-            "section": sentence.section[:60],
-            "quote": quoted(sentence.text),
-        }
-        for paper in PAPERS
-        for sentence in sentences(paper)
-    ]
-
-
 def measured() -> dict[str, Any]:
-    """Return sentences, rows, and why the other sentences are none."""
+    """Return the sentences, and why some are no rows, as they are kept; and the rows, worked out anew."""
     paper_operators.register()
-    quotes = listed()
-    by_key = {(quote["paper"], quote["number"]): quote for quote in quotes}
+    kept: dict[str, Any] = read_data(HERE)
+    by_key = {(quote["paper"], quote["number"]): quote for quote in kept["sentences"]}
     rows = []
     for claim in sorted(CLAIMS, key=lambda claim: (PAPERS.index(claim.paper), claim.numbers)):
         answer = answered(claim)
@@ -73,13 +58,7 @@ def measured() -> dict[str, Any]:
                 "why": answer.why,
             }
         )
-    return {
-        "sentences": quotes,
-        "rows": rows,
-        "not_checkable": [
-            {"paper": paper, "number": number, "reason": reason} for (paper, number), reason in excluded().items()
-        ],
-    }
+    return kept | {"rows": rows}
 
 
 def cells(row: Row) -> list[str]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from results.collectives import picture, simulated
+from results.collectives import simulated
 from results.collectives.fitting import Fit, Row, fitted_entries, fitted_share, halves, predicted
 from results.experiment import Pages, publish, read_published, table
 from topologies import load_topology, reading
@@ -210,14 +210,13 @@ def _size(nbytes: int) -> str:
 
 
 def pages(data: Any) -> Pages:
-    """Return the README's tables, and the picture."""
+    """Return the README's tables."""
     return {
         "entries": entries_table(data),
         "judged": scores_table(list(errors(data, judged=True))),
         "missed": missed_table(data),
         "fitted": scores_table(list(errors(data, judged=False))),
         "pairs": pairs_says(data),
-        "curves.svg": picture.draw(list(zip(rows(), data["predicted_s"], strict=True))),
     }
 
 

@@ -10,14 +10,12 @@ from typing import Any
 
 import tdl
 from planner.layout import PARTIAL, REPLICATE, Placement, Shard
-from results import svg
 from results.conversions.chains import PART_MOVED, SEND, Conversion, Hop, convert, direct, every_layout
 from results.conversions.inference import inferences
 from results.experiment import Pages, publish, table
 
 HERE = Path(__file__).parent
 SHAPE, ITEM_BYTES, WORKERS, FEWER = (64, 48), 4, 4, 2
-UNEVEN = (10, 7)
 PLACEMENTS: tuple[Placement, ...] = (Shard(0), Shard(1), REPLICATE, PARTIAL)
 SIZE_BYTES = prod(SHAPE) * ITEM_BYTES
 
@@ -122,17 +120,6 @@ def two_steps() -> dict[str, int]:
     }
 
 
-def uneven() -> dict[str, Any]:
-    """All-to-all where extents do not divide: the count against the formula, in elements."""
-    conversion = convert(UNEVEN, (Shard(0),), (Shard(1),), (3,))
-    return {
-        "shape": UNEVEN,
-        "workers": 3,
-        "elements": conversion.elements,
-        "formula": float(Fraction(2, 3) * prod(UNEVEN)),
-    }
-
-
 def signatures() -> list[list[str]]:
     """Return the rows of Table 1: what each choice needs of X and W and gives as Y."""
     rows = inferences(tdl.catalog["mm"].describe((2, 2), {}))
@@ -148,7 +135,6 @@ def data() -> dict[str, Any]:
         "fewer": FEWER,
         "conversions": [row(source, target) for source in PLACEMENTS for target in PLACEMENTS],
         "two_steps": two_steps(),
-        "uneven": uneven(),
         "matmul": signatures(),
     }
 
@@ -174,12 +160,9 @@ def conversion_table(results: dict[str, Any]) -> str:
 
 def steps(results: dict[str, Any]) -> str:
     """Say where formulas and chains fall short."""
-    uneven, two = results["uneven"], results["two_steps"]
-    rows, columns = uneven["shape"]
+    two = results["two_steps"]
     settled = two["without_becoming_partial"]
-    return f"""- The all-to-all formula holds where extents divide: {rows} x {columns} elements over {uneven["workers"]}
-  workers move {uneven["elements"]}, the formula says {uneven["formula"]:.1f}. All others hold always.
-- Over several steps the way matters. Of the {two["conversions"]} conversions over 2 x 2 workers,
+    return f"""- Over several steps the way matters. Of the {two["conversions"]} conversions over 2 x 2 workers,
   {two["composed_moves_more_than_at_once"]} take more than one exchange at once would, but only
   {two["of_them_without_becoming_partial"]} of the {settled} in which nothing becomes partial that was not: all-to-alls
   at both steps, where an element may travel twice. One exchange at once moves more than the best chain in
@@ -193,39 +176,9 @@ def signature_table(results: dict[str, Any]) -> str:
     return table(["choice", "X", "W", "Y"], ([f"`{choice}`", *placements] for choice, *placements in results["matmul"]))
 
 
-def picture(results: dict[str, Any]) -> str:
-    """Draw tensors moved as bars: the same workers counted, as many others counted, and published."""
-    shown = [conversion for conversion in results["conversions"] if conversion["source"] != conversion["target"]]
-    colours = {
-        "to the same workers, counted": svg.BLUE,
-        f"to {WORKERS} others, counted": "#7fb069",
-        f"to {WORKERS} others, published": svg.RED,
-    }
-    left, top, row, scale = 90, 56, 44, 65
-    bottom = top + row * len(shown)
-    ticks = {str(tick): left + scale * tick for tick in range(2 * WORKERS)}
-    parts = [*svg.legend(8, colours), *svg.grid(ticks, top - 6, bottom, "bytes moved over the tensor's")]
-    for number, conversion in enumerate(shown):
-        y = top + row * number
-        parts.append(svg.text(8, y + 22, f"{conversion['source']} to {conversion['target']}"))
-        figures = (
-            conversion["same"]["bytes"],
-            conversion["disjoint"]["bytes"],
-            conversion["disjoint"]["published_bytes"],
-        )
-        for place, (figure, colour) in enumerate(zip(figures, colours.values(), strict=True)):
-            if figure is not None:
-                times = figure / SIZE_BYTES
-                parts.append(svg.bar(left, y + 12 * place, scale * times, 10, colour))
-                parts.append(svg.text(left + scale * times + 4, y + 12 * place + 9, f"{times:g}"))
-    title = f"What a conversion of a tensor on {WORKERS} workers moves"
-    return svg.drawing(left + scale * 2 * WORKERS + 30, bottom + 46, title, parts)
-
-
 def pages(results: Any) -> Pages:
-    """Return the README's tables, and the picture."""
-    tables = {"conversions": conversion_table(results), "signatures": signature_table(results), "steps": steps(results)}
-    return {**tables, "conversions.svg": picture(results)}
+    """Return the README's tables."""
+    return {"conversions": conversion_table(results), "signatures": signature_table(results), "steps": steps(results)}
 
 
 if __name__ == "__main__":

@@ -22,8 +22,8 @@ from executor.process.guard import ERRORS
 from planner.graph.ir import entries_of
 from results.experiment import MANNERS, ROOT, launcher
 from results.faults.inject import ACTED, REACHED
-from results.resumed.kills import same_files
-from results.shaped_links.hosts import Hosts, hosts
+from results.faults.processes import same_files
+from results.hosts import Hosts, hosts
 
 MODEL, BATCH, RANKS_PER_HOST = "mlp-2-16", 8, 2
 STEPS, EVERY = 12, 3

@@ -108,8 +108,8 @@ From {SOURCES[catalog]}. Made by `run.py`; see [the summary](README.md).
 
 Strategies are given for every application: a variable alone is split and concatenated, `k:Sum` is
 combined by a sum, and those in parentheses cannot be split. `2 of 3`: so many of the parts have it.
-*Verified* is by `operators check`, which needs a kernel; what has none is compared by tests all the same,
-its values with another library's and every strategy with the unsplit result.
+*Verified* is by `operators check`, which needs a kernel; what has none is compared by tests with
+another library's values.
 
 {told["directly"]} directly, {told["from parts"]} from parts, {told["no"]} not.
 

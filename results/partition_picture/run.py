@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from results import svg
 from results.experiment import Pages, publish, table
 from results.partition_picture import wresnet_plan
 
@@ -26,18 +27,14 @@ ROWS = (
 CELL, ROW, LEFT, COLUMN = 22, 20, 130, 178
 
 
-def text(x: float, y: float, content: str, extra: str = "") -> str:
-    return f'<text x="{x:.0f}" y="{y:.0f}" {extra}>{content}</text>'
-
-
 def steps(x: float, y: float, choices: list[str], known: dict[str, tuple[str, str]]) -> list[str]:
     """Draw one square per step, coloured and lettered by what it splits."""
     parts = []
     for step, choice in enumerate(choices):
         colour, letter = known.get(choice, ("#dddddd", choice))
         at = x + step * CELL
-        parts.append(f'<rect x="{at}" y="{y}" width="{CELL - 3}" height="{ROW - 4}" fill="{colour}"/>')
-        parts.append(text(at + (CELL - 3) / 2, y + 12, letter, 'text-anchor="middle" fill="white" font-size="11"'))
+        parts.append(svg.bar(at, y, CELL - 3, ROW - 4, colour))
+        parts.append(svg.text(at + (CELL - 3) / 2, y + 12, letter, 'text-anchor="middle" fill="white" font-size="11"'))
     return parts
 
 
@@ -48,11 +45,11 @@ def convolution(x: float, y: float, conv: dict[str, Any]) -> list[str]:
         if key not in conv:
             continue
         top = y + number * ROW
-        parts += [text(x, top + 12, label, 'font-size="11"'), *steps(x + 26, top, conv[key], known)]
+        parts += [svg.text(x, top + 12, label, 'font-size="11"'), *steps(x + 26, top, conv[key], known)]
         size = conv.get(f"{key}_megabytes")
         if size is not None:
             parts.append(
-                text(
+                svg.text(
                     x + 30 + 3 * CELL,
                     top + 12,
                     f"{size:,.0f} MB" if size >= 1 else f"{size:.1f} MB",
@@ -66,37 +63,28 @@ def picture(blocks: list[dict[str, Any]]) -> str:
     """Draw one band per run of blocks with equal decisions."""
     band = len(ROWS) * ROW + 16
     width, height = LEFT + len(PARTS) * COLUMN + 10, 62 + band * len(blocks)
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" '
-        'font-family="sans-serif" font-size="12">',
-        '<rect width="100%" height="100%" fill="white"/>',
-        text(
-            8,
-            16,
-            f"{wresnet_plan.MODEL}, batch {wresnet_plan.BATCH}: what each of three steps splits, left to right",
-            'font-weight="bold"',
-        ),
-    ]
+    title = f"{wresnet_plan.MODEL}, batch {wresnet_plan.BATCH}: what each of three steps splits, left to right"
+    parts = []
     for number, (colour, name) in enumerate(LEGEND):
-        parts.append(f'<rect x="{8 + 150 * number}" y="24" width="14" height="14" fill="{colour}"/>')
-        parts.append(text(28 + 150 * number, 36, name))
-    parts += [text(LEFT + column * COLUMN, 54, part, 'font-weight="bold"') for column, part in enumerate(PARTS)]
+        parts.append(svg.bar(8 + 150 * number, 24, 14, 14, colour))
+        parts.append(svg.text(28 + 150 * number, 36, name))
+    parts += [svg.text(LEFT + column * COLUMN, 54, part, 'font-weight="bold"') for column, part in enumerate(PARTS)]
     for number, run in enumerate(blocks):
         top = 62 + band * number
         shade = "#f6f6f6" if number % 2 else "#ffffff"
-        parts.append(f'<rect x="0" y="{top - 4}" width="{width}" height="{band}" fill="{shade}"/>')
+        parts.append(svg.bar(0, top - 4, width, band, shade))
         stage, _, unit = run["first"].partition(".")
-        parts.append(text(8, top + 14, stage, 'font-weight="bold"'))
+        parts.append(svg.text(8, top + 14, stage, 'font-weight="bold"'))
         last = run["last"].partition(".")[2].removeprefix("unit")
         many = f"blocks {unit.removeprefix('unit')} to {last}" if run["blocks"] > 1 else unit.replace("unit", "block ")
-        parts.append(text(8, top + 32, many))
+        parts.append(svg.text(8, top + 32, many))
         drawn = {part: run["convolutions"].get(part) for part in PARTS}
         if "conv" in run["convolutions"]:
             drawn["conv1"] = run["convolutions"]["conv"]
         for column, part in enumerate(PARTS):
             if drawn[part]:
                 parts += convolution(LEFT + column * COLUMN, top, drawn[part])
-    return "\n".join([*parts, "</svg>", ""])
+    return svg.drawing(width, height, title, parts)
 
 
 def rendered(moved: dict[str, dict[str, float]]) -> str:

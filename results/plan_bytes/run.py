@@ -2,7 +2,7 @@
 
     python -m results.plan_bytes.run [MODEL...]
 
-writes data.json, ratios.svg and the tables in README.md; a model's searches by one searcher run in a process of their
+writes data.json and the tables in README.md; a model's searches by one searcher run in a process of their
 own (measure.py), each for a limited time. With models named, only theirs are made anew.
 """
 
@@ -16,7 +16,6 @@ from typing import Any
 
 from planner.layout import PlacementSet
 from results.experiment import Pages, Within, beside_recursive, in_process_within, machine, publish, read_data, table
-from results.plan_bytes import picture
 from results.searchers import ALL
 
 HERE = Path(__file__).parent
@@ -42,7 +41,6 @@ MODELS: dict[str, dict[str, int]] = {
     "classifier-85742": {"batch": 512, "image": 112},
 }
 
-TITLE = f"Bytes of each search over those of {EXACT}, {SHOWN} workers, placements S,R"
 
 Row = dict[str, Any]
 Plans = dict[str, list[Row]]
@@ -212,22 +210,13 @@ def _changes(plans: Plans, workers: int, fewer: str, more: str) -> str:
     return " to ".join(f"{ratio - 1:+.1%} ({model})" for ratio, model in (ratios[-1], ratios[0]))
 
 
-def ratios(plans: Plans, placements: str) -> dict[str, dict[str, float]]:
-    """Return every model's bytes by searcher over the least, for the number of workers shown."""
-    by_model = {model: by_search(rows, SHOWN, placements) for model, rows in plans.items()}
-    return {
-        model: {name: row["bytes"] / least(rows)["bytes"] for name, row in rows.items() if "bytes" in row}
-        for model, rows in by_model.items()
-    }
-
-
 def pages(data: Any) -> Pages:
-    """Return the README's tables, and the picture."""
+    """Return the README's tables."""
     plans = data["plans"]
     tables = {f"searches_{p.replace(',', '')}": searches_table(plans, p) for p in ("S", "S,R")}
     tables |= {"workers": workers_table(plans), "beaten": beaten_table(plans), "says": says(plans)}
     measured_on = f"Measured on: {data['machine']}. A search may take {data['limit_s']:g} s."
-    return {"machine": measured_on, **tables, "ratios.svg": picture.dots(ratios(plans, "S,R"), EXACT, TITLE)}
+    return {"machine": measured_on, **tables}
 
 
 def main(models: list[str]) -> None:

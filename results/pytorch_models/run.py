@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from results.experiment import ROOT, Pages, Within, in_process, in_process_within, machine, publish, table
+from results.experiment import ROOT, Pages, Within, in_process_within, machine, publish, table
 from results.pytorch_models import population
 from tensor_partitioner.display import quantity, seconds
 
@@ -15,16 +15,7 @@ HERE = Path(__file__).parent
 EXAMPLES = ROOT / "examples"
 TRANSFORMERS = EXAMPLES / "transformers_models.py"
 WITHIN = Within(900)
-RUNS = 3
-LARGE = {
-    "examples/transformers_models.py:resnet_152": 8,
-    "examples/gpt.py:make_13b": 8,
-    "examples/transformers_models.py:llama_3_8b": 64,
-    "examples/transformers_models.py:mixtral_8x7b": 64,
-}
-"""Large modules, and for how many workers they are planned."""
 
-LARGE_COLUMNS = ("model", "parameters", "workers", "nodes", "import, s", "plan, s", "memory", "moved")
 COLUMNS = (
     "model",
     "parameters",
@@ -81,13 +72,6 @@ def cells(row: dict[str, Any]) -> list[str]:
     ]
 
 
-def large_cells(row: dict[str, Any]) -> list[str]:
-    """Render what a large model took."""
-    took = (f"{row[kind]:.1f}" for kind in ("import_s", "plan_s"))
-    sizes = (quantity(row[kind], "B") for kind in ("memory_bytes", "bytes"))
-    return [name_of(row), quantity(row["parameters"], ""), f"{row['workers']}", f"{row['nodes']:,}", *took, *sizes]
-
-
 def name_of(row: dict[str, Any]) -> str:
     """Return what a row is about."""
     file, name = row["model"].removeprefix("examples/").split(":")
@@ -113,7 +97,6 @@ def pages(data: Any) -> Pages:
         rows = data[kind]
         blocks[kind] = table(COLUMNS, (cells(row) for row in rows if "bytes" in row))
         blocks[f"{kind}-said"] = says(rows, what)
-    blocks["large"] = table(LARGE_COLUMNS, map(large_cells, data["large"]))
     return {"machine": f"Seconds of {data['machine']}.", **blocks, **population.pages()}
 
 
@@ -123,14 +106,6 @@ def measured(source: str) -> dict[str, Any]:
     return {"model": source} | outcome
 
 
-def large(source: str, workers: int) -> dict[str, Any]:
-    """Measure a large module in processes of their own; return the one of median time."""
-    runs = [in_process("results.pytorch_models.large", source, str(workers)) for _ in range(RUNS)]
-    median: dict[str, Any] = sorted(runs, key=lambda run: run["import_s"] + run["plan_s"])[RUNS // 2]
-    return median
-
-
 if __name__ == "__main__":
-    data = {"large": [large(*case) for case in LARGE.items()]}
-    data |= {"examples": [*map(measured, examples())], "transformers": [*map(measured, architectures())]}
+    data = {"examples": [*map(measured, examples())], "transformers": [*map(measured, architectures())]}
     publish(HERE, {"machine": machine(), **data}, pages)

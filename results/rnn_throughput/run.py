@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from results.experiment import Pages, publish, read_published
-from results.throughput import known_rows, measured
+from results.throughput import measured
 from results.throughput_pages import OTHERS, PAPER, blocks, picture, rates_table
 from results.wresnet_throughput.systems.registry import SYSTEMS
 
@@ -30,5 +30,5 @@ def pages(data: Any) -> Pages:
 
 
 if __name__ == "__main__":
-    rows = measured(MODELS, IDEAL_BATCH, FIRST, tuple(SYSTEMS), known_rows(HERE))
+    rows = measured(MODELS, IDEAL_BATCH, FIRST, tuple(SYSTEMS))
     publish(HERE, {"rows": rows}, pages)

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from results.experiment import Pages, in_process, machine, publish, table
-from results.scaling import picture
 
 HERE = Path(__file__).parent
 FAMILIES = {
@@ -36,7 +35,6 @@ OF_LARGE = {
 BENCHMARKS = (("wresnet-152-10", 8), ("rnn-10-8k", 64), ("transformer-24-2048", 8))
 WIDE = ("transformer-96-12288", 512)
 STEPS = (3, 6, 9)
-TITLE = "Seconds of the recursive search over the graph's size, 8 workers, placements S"
 TRIES = 2
 
 
@@ -121,15 +119,13 @@ def commands_table(runs: list[dict[str, Any]]) -> str:
 
 
 def pages(data: Any) -> Pages:
-    """Return the README's tables, and the picture."""
-    shown = [family for family in data["depths"] if family["placements"] == "S"]
+    """Return the README's tables."""
     return {
         "machine": f"Measured on: {data['machine']}.",
         "depths": depths_table(data["depths"]),
         "benchmarks": runs_table(data["benchmarks"]),
         "commands": commands_table(data["commands"]),
         "workers": runs_table(data["workers"]),
-        "scaling.svg": picture.lines(shown, TITLE),
     }
 
 

@@ -2,7 +2,7 @@
 
     python -m results.search_time.run [MODEL...]
 
-writes data.json, seconds.svg and the tables in README.md; every search runs in a process of its own (measure.py). With
+writes data.json and the tables in README.md; every search runs in a process of its own (measure.py). With
 models named, only theirs are measured anew.
 """
 
@@ -28,7 +28,6 @@ from results.experiment import (
     read_published,
     table,
 )
-from results.search_time import picture
 
 HERE = Path(__file__).parent
 MODELS = {"wresnet-152-10": 8, "rnn-10-8k": 64, "transformer-24-2048": 8}
@@ -150,7 +149,7 @@ def _space(row: Row) -> tuple[str, str, str]:
 
 
 def pages(data: Any) -> Pages:
-    """Return the README's tables, and the picture."""
+    """Return the README's tables."""
     published, rows = read_published(HERE), [row for group in data["rows"].values() for row in group]
     return {
         "machine": f"Measured on: {data['machine']}. A process may take {Within(**data['within'])}.",
@@ -161,12 +160,11 @@ def pages(data: Any) -> Pages:
         ),
         "searches": times_table(rows),
         "joint": joint_says(rows),
-        "seconds.svg": picture.bars(rows),
     }
 
 
 def main(models: list[str]) -> None:
-    """Measure, and write the data, the picture and the README's tables."""
+    """Measure, and write the data and the README's tables."""
     kept = read_data(HERE)["rows"] if models and (HERE / "data.json").exists() else {}
     for model in models or MODELS:
         kept[model] = [measured(model, case) for case in cases()]

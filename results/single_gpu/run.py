@@ -13,7 +13,7 @@ from typing import Any
 import planner
 from planner.program.tasks import Program
 from results.experiment import Pages, publish, read_published, table
-from results.single_gpu import devices, fitting, models, picture
+from results.single_gpu import devices, fitting, models
 from results.single_gpu.devices import Description, changed, described
 from simulator.interpreter import interpret
 
@@ -92,7 +92,7 @@ def held_out(device: Description) -> tuple[Rates, dict[str, float]]:
 
 
 def data() -> dict[str, Any]:
-    """All that the tables and the picture show."""
+    """All that the tables show."""
     fits = kernel_fits()
     k40 = changed(described("gk210"), **K40)
     of_squares = {name: error_of_squares(changed(k40, **fits[name])) for name in ("gk210", SQUARES)}
@@ -160,13 +160,12 @@ def verdict(record: Mapping[str, Any]) -> str:
 
 
 def pages(record: Any) -> Pages:
-    """Return the README's tables, and the picture."""
+    """Return the README's tables."""
     tables = {name: throughput_table(record[name]) for name in ("gk210", "p100")}
     return {
         **tables,
         "fits": fit_table(record["fits"]),
         "verdict": verdict(record),
-        "throughput.svg": picture.draw(record),
     }
 
 

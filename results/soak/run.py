@@ -23,8 +23,8 @@ from executor.checkpoint import checkpoints
 from results.experiment import Pages, machine, publish, table
 from results.faults import jobs
 from results.faults.inject import fill_disk
+from results.faults.processes import ranks_of, same_files, shared_memory_of
 from results.faults.run import FAULTS
-from results.resumed.kills import ranks_of, same_files, shared_memory_of
 
 HERE = Path(__file__).parent
 KILL, DISK, LINK = "kill", "disk full", "link cut"

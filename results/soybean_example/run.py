@@ -7,7 +7,6 @@ from typing import Any
 
 from planner.models import build
 from planner.search import SearchOptions, search
-from results import svg
 from results.experiment import Pages, publish, read_published, table
 from results.soybean_example import schemes
 
@@ -100,52 +99,9 @@ def _cell(row: dict[str, Any]) -> str:
     return f"{row['bytes'] / MB:.2f}{groups}" + (" at most" if row["gap"] else "")
 
 
-COLOURS = {"the text's accounting": svg.GREY, "its tilings, counted": svg.BLUE, "plans of all of training": svg.GREEN}
-
-
-def bars(accounts: list[dict[str, Any]], plans: list[dict[str, Any]]) -> list[tuple[str, float, str]]:
-    """Name, megabytes and colour of each bar of the picture."""
-    text, counted, planned = COLOURS.values()
-    drawn = [(f"{row['scheme']}: the text", row["text"] / MB, text) for row in accounts]
-    drawn += [(f"{row['scheme']}: its tilings, counted", row["moved"] / MB, counted) for row in accounts]
-    for row in plans:
-        if row["ways"] != [16] and row["searcher"] in ("hybrid", "recursive", "joint"):
-            ways = ",".join(map(str, row["ways"]))
-            drawn.append((f"{row['searcher']} {row['placements']}, ways {ways}", row["bytes"] / MB, planned))
-    return drawn
-
-
-def picture(rows: list[tuple[str, float, str]], hybrid: float, title: str) -> str:
-    """Draw the bars; a line marks the text's hybrid."""
-    top, row, left, scale = 58, 20, 230, 5.5
-    bottom = top + row * len(rows)
-    parts = svg.legend(8, COLOURS | {"the text's hybrid (dashed)": "black"})
-    parts += svg.grid(
-        {f"{tick}": left + scale * tick for tick in range(0, 81, 20)}, top - 6, bottom, "MB per iteration"
-    )
-    for number, (name, megabytes, colour) in enumerate(rows):
-        y = top + row * number
-        parts += [
-            svg.text(8, y + 13, name),
-            svg.bar(left, y + 2, megabytes * scale, row - 5, colour),
-            svg.text(left + 88 * scale, y + 13, f"{megabytes:.1f}", 'text-anchor="end"'),
-        ]
-    at = left + hybrid * scale
-    parts.append(svg.line(at, top - 6, at, bottom, 'stroke="black" stroke-dasharray="4 3"'))
-    return svg.drawing(770, bottom + 46, title, parts)
-
-
 def pages(data: Any) -> Pages:
-    """Return the README's tables, and the picture."""
-    published, accounts, plans = read_published(HERE), data["accounts"], data["plans"]
-    of_first = [row for row in accounts if row["batch"] == accounts[0]["batch"]]
-    first, hybrid = of_first[0], published["megabytes"]["hybrid"]
-    title = f"{published['layers']} layers of {first['width']}, batch {first['batch']}, {published['workers']} workers"
-    return {
-        "accounts": accounts_table(accounts, published),
-        "plans": plans_table(plans),
-        "bytes.svg": picture(bars(of_first, plans), hybrid, title),
-    }
+    """Return the README's tables."""
+    return {"accounts": accounts_table(data["accounts"], read_published(HERE)), "plans": plans_table(data["plans"])}
 
 
 if __name__ == "__main__":

@@ -7,15 +7,10 @@ from typing import Any
 
 from planner.graph import Graph
 from planner.models import build
-from results import svg
 from results.experiment import Pages, publish, read_published, table
 
 HERE = Path(__file__).parent
 GIB, GB = 2**30, 10**9
-CLOSE = 0.03
-"""An error that rounding and the source's choices may explain."""
-
-END = 'text-anchor="end"'
 
 
 def three_weights_bytes(graph: Graph) -> int:
@@ -82,29 +77,10 @@ def says(rows: list[dict[str, Any]]) -> str:
   `{outlier["model"]}`, {names} differ."""
 
 
-def picture(rows: list[dict[str, Any]]) -> str:
-    """Draw the errors as horizontal bars."""
-    top, height, middle, scale = 78, 18, 380, 1500
-    bottom = top + height * len(rows)
-    colours = {f"within {CLOSE:.0%}": svg.BLUE, "farther off": svg.RED}
-    ticks = {f"{percent:+d}%": middle + scale * percent / 100 for percent in range(-5, 16, 5)}
-    parts = [*svg.legend(8, colours), *svg.grid(ticks, top - 6, bottom, "error of the published figure")]
-    columns = {8: "model", 180: "published", 230: "found", 290: "error"}
-    parts += [svg.text(x, top - 14, name, 'text-anchor="start"' if x == 8 else END) for x, name in columns.items()]
-    for number, row in enumerate(rows):
-        error, y = row["error"], top + height * number
-        cells = {180: f"{row['published']:.1f}", 230: f"{row['gib']:.2f}", 290: f"{error:+.1%}"}
-        parts += [svg.text(8, y + 12, row["model"]), *(svg.text(x, y + 12, cell, END) for x, cell in cells.items())]
-        colour = svg.BLUE if abs(error) <= CLOSE else svg.RED
-        parts.append(svg.bar(middle + min(0.0, error) * scale, y + 2, abs(error) * scale, height - 6, colour))
-    parts.append(svg.line(middle, top - 6, middle, bottom, 'stroke="black"'))
-    return svg.drawing(640, bottom + 46, "Weight, gradient and history of each model, GiB: published and found", parts)
-
-
 def pages(data: Any) -> Pages:
-    """Return the README's table, and the picture."""
+    """Return the README's table."""
     rows = data["cells"]
-    return {"table": rendered(rows), "says": says(rows), "table.svg": picture(rows)}
+    return {"table": rendered(rows), "says": says(rows)}
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ from typing import Any
 
 from results import paper_operators
 from results.experiment import Pages, publish, table
-from results.theorems import drawings, models, statements
+from results.theorems import models, statements
 
 HERE = Path(__file__).parent
 
@@ -60,7 +60,7 @@ def of_models(rows: list[dict[str, Any]]) -> str:
 
 
 def pages(data: Any) -> Pages:
-    """Return the README's tables, and the pictures."""
+    """Return the README's tables."""
     verdicts, rows = data["statements"], data["models"]
     tables = {"statements": verdicts_table(verdicts), "models": of_models(rows)}
     tables["counter-examples"] = "\n".join(
@@ -68,8 +68,7 @@ def pages(data: Any) -> Pages:
         for number, verdict in enumerate(verdicts, start=1)
         if verdict["counter_example"]
     )
-    pictures = {"statements.svg": drawings.statements(verdicts), "levels.svg": drawings.levels(rows)}
-    return {**tables, **pictures}
+    return tables
 
 
 if __name__ == "__main__":

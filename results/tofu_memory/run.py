@@ -12,7 +12,6 @@ from planner.plans.plan import Plan, single_worker
 from planner.program.lower import lower
 from planner.program.tasks import WorkerProgram
 from planner.search import SearchOptions, search
-from results import bars, svg
 from results.experiment import Pages, publish, table
 from results.tofu_memory.caching import reserved_bytes
 from results.tofu_memory.gathering import GatheringPlan
@@ -28,7 +27,6 @@ MODELS = {"wresnet-50-4": 64, "rnn-6-4k": 64, "transformer-12-768": 64}
 
 MACHINE = "p2.8xlarge"
 GIGABYTE = 10**9
-EXPECTED = "an eighth of one worker's"
 REUSE = {
     Reuse.ORDER: "a common order of all tasks",
     Reuse.OPERATORS: "dependencies as between operators before splitting (Tofu's)",
@@ -139,28 +137,6 @@ def variants_table(rows: list[Row]) -> str:
     return table(["model", "program", "fullest worker, GB", "all workers, GB", "GB moved", f"s on {MACHINE}"], lines)
 
 
-def picture(rows: list[Row]) -> str:
-    """Draw what the fullest worker takes with neither of Tofu's measures, with each, with both, and as we run it."""
-    panels = []
-    for row in rows:
-        taken = {
-            "neither": bytes_under(row, Reuse.DATA, Fetching.SPLIT),
-            "control": bytes_under(row, Reuse.OPERATORS, Fetching.SPLIT),
-            "fused": bytes_under(row, Reuse.DATA, Fetching.FUSED),
-            "both": bytes_under(row, Reuse.OPERATORS, Fetching.FUSED),
-            "our arena": row["arena"],
-        }
-        expected = row["alone"] / WORKERS
-        groups = {
-            name: [bars.Bar(EXPECTED, min(nbytes, expected) / GIGABYTE, max(nbytes - expected, 0) / GIGABYTE)]
-            for name, nbytes in taken.items()
-        }
-        panels.append(bars.Panel(f"{row['model']}, batch {row['batch']}", groups, "what is done", "GB of a GPU"))
-    title = "Memory of the fullest of 8 workers, with and without what Tofu does (Section 6)"
-    note = "paler: beyond that; with a caching allocator, but for the arena"
-    return bars.draw(title, panels, {EXPECTED: svg.BLUE}, note=note)
-
-
 def savings(rows: list[Row]) -> str:
     """Say what each of the two saves of what an allocator takes with neither, and what the program's order does."""
     without = [bytes_under(row, Reuse.DATA, Fetching.SPLIT) for row in rows]
@@ -191,7 +167,7 @@ def pages(data: Any) -> Pages:
     rows = data["rows"]
     blocks = {key: rules_table(rows, key) for key in ("caching", "alive")}
     blocks |= {"arenas": arenas_table(rows), "savings": savings(rows), "variants": variants_table(rows)}
-    return {**blocks, "memory.svg": picture(rows)}
+    return blocks
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ import pytest
 from planner.models import build
 from planner.report.schema import read_reports
 from planner.search import SearchOptions, search
-from results.shaped_links.hosts import HostsError, hosts
+from results.hosts import HostsError, hosts
 from simulator import simulate
 from tests.launcher import IMPLEMENTATIONS, LEAVE
 

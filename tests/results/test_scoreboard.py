@@ -10,26 +10,19 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
-from statistics import mean
 
 import pytest
 import yaml
 from hypothesis import given, settings, strategies as st
-from msgspec import structs
 
 from results.experiment import ROOT, read_data
-from results.scoreboard import __main__ as command, calculon_rows, gpus, machines, predictions, scored, sealed
+from results.scoreboard import __main__ as command, gpus, machines, scored, sealed
 from results.scoreboard.cells import SetError, read_count
 from results.scoreboard.measurements import measured_s
 from results.scoreboard.predictions import predict_row
-from results.scoreboard.row import FIELDS, NAMES, Row, field_of
-from results.scoreboard.run import published
+from results.scoreboard.row import FIELDS, NAMES, Row
 from results.scoreboard.runs import run_of
 from results.scoreboard.sets import HERE, find_sets, own_sets, read_set
-from results.scoreboard.sizes import size_of
-from simulator.projection.blocks import blocks_of
-from tensor_partitioner.decision.record import published_scores
-from topologies.machine import Device
 
 FOLDER = ROOT / "results" / "scoreboard"
 ROWS = {
@@ -62,12 +55,6 @@ def test_own_sets_are_read_in_full(name):
     assert measured.source
 
 
-def test_pages_have_the_scores_of_the_scoreboard():
-    scores = published_scores()
-    assert scores == published(read_data(FOLDER))
-    assert sum(score.runs for score in scores) > 500
-
-
 def test_runs_that_are_not_measured_are_predicted_with_a_range(tmp_path):
     table = "model,gpu,devices,batch,precision\ngpt2,A100,8,64,bf16\ngpt2,A100,8,64,fp4\n"
     (tmp_path / "later.csv").write_text(table)
@@ -76,13 +63,6 @@ def test_runs_that_are_not_measured_are_predicted_with_a_range(tmp_path):
         first, second = csv.DictReader(file)
     assert 0 < float(first["low_s"]) < float(first["seconds"]) < float(first["high_s"])
     assert "fp4" in second["why"]
-
-
-def test_widths_of_heads_cost_what_they_did_on_384_devices():
-    """128 heads of 108 against 96 of 144 made the same GPT 1.38 times as slow (BigScience's chronicles)."""
-    rows = {row.heads: row for row in read_set(*find_sets("bigscience_early")).rows if row.hidden == 13824}
-    narrow, wide = (predict_row(replace(rows[96], heads=heads), HERE).predicted_s for heads in (128, 96))
-    assert narrow / wide == pytest.approx(1.38, abs=0.1)
 
 
 def test_no_set_is_fitted_on_more_than_a_third():
@@ -99,34 +79,6 @@ def test_a_framework_is_the_one_whose_name_says_most_of_it(tmp_path):
     measured = written(tmp_path, table)
     stacks = [run_of(row, measured.folder).stack for row in measured.rows]
     assert stacks == ["megatron", "megatron-2021", changed, "megatron-deepspeed", "megatron-deepspeed"]
-
-
-def test_a_changed_field_of_a_stack_is_checked(tmp_path):
-    measured = written(tmp_path, 'model,gpu,seconds,devices,batch,framework\ngpt2,A100,1,8,8,"megatron,overlap=no"\n')
-    (prediction,) = (predict_row(row, measured.folder) for row in measured.rows)
-    assert prediction.why.startswith("stack: unknown field 'overlap=no'")
-
-
-def test_products_of_2021_are_fitted_on_other_runs_than_those_predicted(monkeypatch):
-    """The bias of the six rows of Megatron-LM in Table 2 is nearer to 0 than with a rate 1% higher or lower."""
-    measured = read_set(*find_sets("megatron_2021_zero3"))
-    rows = [row for row in measured.rows if row.framework == "megatron-2021"]
-    chosen = Device.with_libraries
-
-    def bias(more):
-        def changed(device, year):
-            how = device.spec.products
-            earlier = structs.replace(how.earlier, share=how.earlier.share + more)
-            return chosen(device.changed(products=structs.replace(how, earlier=earlier)), year)
-
-        monkeypatch.setattr(Device, "with_libraries", changed)
-        blocks_of.cache_clear()
-        predictions._cached.cache_clear()
-        return mean(predict_row(row, measured.folder).error for row in rows)
-
-    assert len(rows) == 6
-    less, more, none = map(bias, (-0.01, 0.01, 0))  # the unchanged rate last: other tests use its cached projections
-    assert abs(none) < min(abs(less), abs(more))
 
 
 def test_a_split_follows_from_its_seed(tmp_path):
@@ -148,34 +100,10 @@ def test_seconds_of_megatron_2021_are_those_of_the_paper():
 
 
 @pytest.mark.parametrize(
-    ("header", "field", "scale"),
-    [
-        ("# GPUs", "devices", None), ("iteration time (ms)", "seconds", 1e-3), ("GradAccum", "accumulation", None),
-        ("peak_mem_gib", "memory", 2.0**30), ("hidden size", "hidden", None), ("MFU (%)", "mfu", 1e-2),
-        ("tok/s/gpu", "tokens_per_s_per_device", None), ("SeqLen (T)", "sequence", None),
-        ("GlobalBatchSize (T)", "batch_tokens", None), ("Memory(GiB)", "memory", 2.0**30),
-    ],
-)  # fmt: skip
-def test_headers(header, field, scale):
-    assert field_of(header) == (field, scale)
-
-
-def test_a_header_that_means_nothing():
-    assert field_of("colour") is None
-    assert field_of("seconds (furlongs)") is None
-
-
-@pytest.mark.parametrize(
     ("text", "count"), [("51,200", 51200), ("8.0", 8), ("51.2k", 51200), ("1_024", 1024), ("2K", 2000)]
 )
 def test_counts(text, count):
     assert read_count(text) == count
-
-
-@pytest.mark.parametrize("text", ["0", "-1", "1.5", "2,5", "eight", "", "1e999", "٣"])
-def test_what_is_no_count(text):
-    with pytest.raises(SetError, match="expected a whole number from 1, found"):
-        read_count(text)
 
 
 @pytest.mark.parametrize(
@@ -197,54 +125,6 @@ def test_throughputs_are_seconds(tmp_path):
     }.items():  # fmt: skip
         row = only(written(tmp_path, f"{header}{name}\n{common}{value}\n"))
         assert measured_s(row, run_of(row, tmp_path)) == pytest.approx(5.0, rel=1e-3), name
-
-
-@pytest.mark.parametrize("said", ["OOM", "out of memory", "CUDA out of memory.", "oom (80 GB)"])
-def test_out_of_memory_in_place_of_a_time(tmp_path, said):
-    row = only(written(tmp_path, f"model,gpu,devices,seconds\ngpt2,A100,1,{said}\n"))
-    assert row.oom is True
-    assert row.seconds is None
-
-
-def test_a_run_that_failed_says_nothing_of_memory(tmp_path):
-    row = only(written(tmp_path, "model,gpu,devices,seconds,status\ngpt2,A100,1,-,timeout\n"))
-    assert (row.oom, row.seconds, row.status) == (None, None, "timeout")
-
-
-def test_what_the_yaml_says_is_measured_goes_before_columns_of_known_names(tmp_path):
-    measured = written(tmp_path, "gpu,tokens/s,MFU\nA100,100,40\n", {"columns": {"mfu": "MFU"}})
-    assert (only(measured).mfu, only(measured).tokens_per_s) == (0.4, None)
-
-
-def test_columns_may_be_said_either_way_round(tmp_path):
-    table = "gpu,it\nA100,100\n"
-    for columns in ({"seconds": {"column": "it", "unit": "ms"}}, {"it": {"column": "seconds", "unit": "ms"}}):
-        assert only(written(tmp_path, table, {"columns": columns})).seconds == pytest.approx(0.1)
-
-
-def test_cases_are_several_fields_and_go_before_constants(tmp_path):
-    described = {"constants": {"tp": 2, "gpu": "A100"}, "cases": {"cfg": {"a": {"tp": 4, "pp": 2}, "b": {}}}}
-    measured = written(tmp_path, "cfg,seconds\na,1\nb,1\nc,1\n", described)
-    assert [(row.tp, row.pp) for row in measured.rows] == [(4, 2), (2, None), (2, None)]
-
-
-def test_what_holds_for_all_rows_may_stand_in_several_places(tmp_path):
-    described = {
-        "machine": {"name": "dgx-a100", "network": "ib-hdr"}, "vocabulary": 1000, "assumed": {"tp": 2, "sequence": 512},
-        "constants": {"tp": 4}, "licence": "MIT",
-    }  # fmt: skip
-    measured = written(tmp_path, "# from a page, read, by hand\nmodel,seconds\ngpt2,1\n", described)
-    row = only(measured)
-    assert (row.machine, row.network, row.vocabulary, row.sequence, row.tp) == ("dgx-a100", "ib-hdr", 1000, 512, 4)
-    assert set(measured.assumed) == {"tp: 2", "sequence: 512"}
-    assert [note for note in measured.notes if "licence" not in note] == []
-
-
-def test_other_delimiters_and_encodings(tmp_path):
-    (tmp_path / "a.csv").write_bytes("\ufeffgpu;seconds;note\nA100;2,5;größer\n".encode())
-    (tmp_path / "b.csv").write_bytes("gpu\tseconds\tnote\nA100\t2.5\tgrößer\n".encode("cp1252"))
-    for name in ("a", "b"):
-        assert only(read_set(tmp_path / f"{name}.csv")).seconds == 2.5
 
 
 @pytest.mark.parametrize(
@@ -325,18 +205,6 @@ def test_a_row_that_cannot_be_read_says_why(tmp_path, columns, cells, message):
     assert message in refused.why
 
 
-@pytest.mark.parametrize(
-    ("column", "note"),
-    [
-        ("global bacth", "column 'global bacth' is not read: did you mean global batch"),
-        ("step time (ms)", "column 'step time (ms)' is not read: 'seconds' says seconds"),
-    ],
-)
-def test_a_column_that_is_not_read_is_named(tmp_path, column, note):
-    (message,) = written(tmp_path, f"seconds,{column}\n1,2\n").notes
-    assert note in message
-
-
 def test_bfloat16_is_mixed_unless_it_is_said_pure(tmp_path):
     rows = written(tmp_path, "precision,seconds\nbf16,1\nbfloat16,1\nmixed,1\npure bf16,1\n").rows
     assert [row.precision for row in rows] == ["mixed"] * 3 + ["bfloat16"]
@@ -378,17 +246,6 @@ def test_a_network_as_it_is_said():
         rates.append(sum(link.bandwidth_bytes_per_s for link in machine.built.links if "network" in link.ends))
     assert rates[0] == pytest.approx(rates[1] / 2)
     assert rates[1] == pytest.approx(rates[2])
-
-
-def test_a_slot_carries_what_an_adapter_of_its_generation_does():
-    """One of 400 Gbit/s takes twice as long behind PCIe 4 as its type of link says."""
-    for gpu in ("H100", "GB200", "B200"):
-        rates = {}
-        for network in ("200", "400"):
-            machine, _ = machines.machine_of(Row(1, gpu=gpu, network=network), 128, Path())
-            first, last = 0, len(machine.built.devices) - 1
-            rates[network] = machine.built.bandwidth_bytes_per_s(first, last)
-        assert rates["400"] == pytest.approx(2 * rates["200"], rel=0.02)
 
 
 NASTY = st.sampled_from(
@@ -437,74 +294,6 @@ def test_the_command_scores_a_set_from_elsewhere(tmp_path):
     assert row_set["scores"]["test"]["time"]["groups"] == 1
 
 
-def test_a_model_may_be_a_function_in_a_file_beside_the_set(tmp_path):
-    (tmp_path / "mine.py").write_text(
-        "import planner\n\n\ndef net(batch, micro_batches=1, dtype='float32', optimizer='sgd'):\n"
-        "    options = {'micro_batches': micro_batches, 'dtype': dtype, 'optimizer': optimizer}\n"
-        "    return planner.model('mlp-2-64', batch=batch, **options)\n"
-    )
-    (tmp_path / "mine.csv").write_text(
-        "model,gpu,devices,global_batch,micro_batch,seconds\nmine.py:net,A100,1,64,64,1\nother.py:net,A100,1,64,64,1\n"
-    )
-    (measured,) = (read_set(path) for path in find_sets(str(tmp_path / "mine.csv")))
-    there, missing = (predict_row(row, measured.folder) for row in measured.rows)
-    assert there.predicted_s > 0
-    assert scored.label(there.row) == "net"
-    assert missing.why == "model 'other.py:net': expected a file beside the set, found none"
-
-
-def test_a_module_of_pytorch_may_be_a_model(tmp_path):
-    """Of one sample and of many, in its own precision, in a half of it, and as is said."""
-    pytest.importorskip("torch")
-    (tmp_path / "gpt.py").write_text((ROOT / "examples" / "pytorch_model.py").read_text())
-    runs = ["1,1,", "1,16,", "1,16,fp32", "1,16,bf16", "4,64,bf16", "1,16,pure bf16"]
-    measured = written(
-        tmp_path,
-        "model,gpu,devices,global_batch,precision,seconds\n" + "".join(f"gpt.py:make,4090,{run},1\n" for run in runs),
-    )
-    alone, own, single, half, four, pure = (predict_row(row, tmp_path) for row in measured.rows)
-    assert own.predicted_s == single.predicted_s > alone.predicted_s
-    assert half.predicted_bytes < single.predicted_bytes
-    assert four.predicted_s > half.predicted_s
-    assert "expected a function with parameters for --dtype" in pure.why
-    assert not any(predicted.failed for predicted in (alone, own, single, half, four, pure))
-
-
-def test_gpts_whose_queries_share_keys_are_expressed():
-    row = Row(line=2, model="nemotron-15b", gpu="H100", devices=16, tp=2, global_batch=64, micro_batch=2, seconds=2.66)
-    predicted = predict_row(row, Path())
-    assert not predicted.why
-    assert predicted.predicted_s == pytest.approx(2.66, rel=0.25)
-
-
-def test_many_nodes_have_adapters():
-    """The package's node of RTX 4090s has none: many are of the usual kind."""
-    few, many = (
-        machines.machine_of(Row(line=2, model="gpt2-xl", gpu="4090", devices=count, seconds=1.0), count, Path())
-        for count in (8, 32)
-    )
-    assert few[1] == "pcie-8x-rtx4090"
-    assert many[1] == "4 x 8 x rtx-4090, ib-hdr"
-    assert many[0].devices == 32
-
-
-def test_context_parallel_workers_share_out_what_zero_says():
-    row = Row(
-        line=2, model="llama-3.1-8b", gpu="H100", devices=8, cp=8, zero=1, global_batch=8, micro_batch=1,
-        recompute="full", seconds=1.0,
-    )  # fmt: skip
-    shared, whole = predict_row(row, Path()), predict_row(replace(row, zero=0), Path())
-    assert whole.predicted_bytes - shared.predicted_bytes == pytest.approx(12 * 8.03e9 * 7 / 8, rel=0.05)
-
-
-def test_every_tensor_parallel_worker_has_a_head_of_keys():
-    """With fewer heads of keys than workers they are copied, and queries of several heads stay where they are."""
-    row = Row(
-        line=2, model="falcon-40b", gpu="A100", devices=16, tp=16, micro_batch=1, global_batch=16, seconds=1.0
-    )  # fmt: skip
-    assert dict(run_of(row, Path()).options)["groups"] == 16
-
-
 def test_experts_are_shared_out_among_data_parallel_devices():
     """Data parallel devices are all that have samples of their own, or those alone who have the same experts."""
     row = Row(line=2, model="mixtral-8x7b", gpu="H100", devices=64, tp=4, ep=8, global_batch=64, micro_batch=1)
@@ -520,34 +309,6 @@ def test_experts_are_shared_out_among_data_parallel_devices():
     assert shared.needed_bytes < whole.needed_bytes
 
 
-@pytest.mark.parametrize("name", ["fp8", "MXFP8", "FP8-CS", "FP8-MX"])
-def test_recipes_of_8_bits_are_one_precision(tmp_path, name):
-    assert only(written(tmp_path, f"gpu,precision,seconds\nB200,{name},1\n")).precision == "mixed-float8"
-
-
-def test_a_token_passes_the_experts_that_it_chooses_and_heads_may_be_wider_than_their_share(tmp_path):
-    row = only(written(tmp_path, "model,gpu,devices,global batch,seconds\nqwen3-30b-a3b,H100,8,8,1\n"))
-    for chosen in (None, 4):
-        said = replace(row, chosen=chosen)
-        assert size_of(said).layer_weights == 2 * 2048 * 128 * (32 + 4) + (chosen or 8) * 3 * 2048 * 768
-        options = dict(run_of(said, tmp_path).options)
-        assert (options["head_size"], options["experts"], options["chosen_experts"]) == (128, 128, chosen or 8)
-    dense = replace(row, model="llama-2-7b")
-    assert size_of(replace(dense, chosen=4)).layer_weights == size_of(dense).layer_weights
-
-
-@pytest.mark.parametrize("said", [{}, {"dropout": 0.1}, {"attention": False}, {"architecture": "llama"}])
-def test_a_head_as_wide_as_its_share_is_as_one_of_no_width(said):
-    row = Row(line=2, layers=2, hidden=1024, heads=16, gpu="A100", devices=8, global_batch=8, **said)
-    assert run_of(replace(row, head_size=64), Path()) == run_of(row, Path())
-
-
-def test_calculon_is_asked_for_no_experts():
-    row = Row(line=2, layers=2, hidden=1024, heads=16, experts=8, gpu="A100", devices=8, global_batch=8)
-    with pytest.raises(SetError, match="Calculon has GPTs alone"):
-        calculon_rows.seconds(run_of(row, Path()))
-
-
 def test_the_null_of_others_knows_nothing_of_a_row(tmp_path):
     """Of two runs alike but for their seconds, 1 and 2, each is predicted to take what the other did."""
     (tmp_path / "two.csv").write_text("model,gpu,devices,global_batch,seconds\n" + "".join(
@@ -559,49 +320,12 @@ def test_the_null_of_others_knows_nothing_of_a_row(tmp_path):
     assert of_all["null"]["error_mean"] < of_all["null_of_others"]["error_mean"]
 
 
-def test_a_csv_alone_passes_a_check(tmp_path, capsys):
-    written(tmp_path, "model,gpu,devices,global_batch,seconds\ngpt2,A100,8,64,0.5\n")
-    assert command.main([str(tmp_path / "runs.csv"), "--check"]) == 0
-    assert capsys.readouterr().out == "every row is read and expressed\n"
-
-
-def test_the_command_lists_what_is_furthest_off_and_what_did_not_end(tmp_path, capsys):
-    written(tmp_path, "model,gpu,devices,global_batch,seconds\ngpt2,A100,8,64,0.5\ngpt2,A100,8,64,crash\n")
-    assert command.main([str(tmp_path / "runs.csv")]) == 0
-    printed = capsys.readouterr().out
-    assert re.search(r"\n  row 2 +gpt2 dp=8,micro-batch=8 +8 +0.5 +0.0\d+ +-\d+.\d%\n", printed)
-    assert "not scored: 1 rows (3) are of runs that did not end" in printed
-
-
-def test_a_set_of_which_nothing_is_expressed_fails(tmp_path, capsys):
-    written(tmp_path, "model,gpu,devices,tp,global_batch,seconds\ngpt2,A100,8,3,64,0.5\n")
-    assert command.main([str(tmp_path / "runs.csv")]) == 2
-    printed = capsys.readouterr()
-    assert "1 rows (2): expected devices in multiples of tp 3 x pp 1 x cp 1, found 8" in printed.out
-    assert printed.err == "error: runs: expected rows that can be expressed, found none\n"
-
-
-def test_a_degree_that_is_no_finite_number_is_refused():
-    with pytest.raises(SetError, match="expected a whole number from 1"):
-        read_count("9" * 400)
-
-
 def test_the_command_refuses_in_one_line(tmp_path, capsys):
     assert command.main([str(tmp_path / "none.csv")]) == 2
     (tmp_path / "bad.csv").write_text("a,b\n1,2\n")
     assert command.main([str(tmp_path / "bad.csv")]) == 2
     lines = capsys.readouterr().err.splitlines()
     assert [line[:7] for line in lines] == ["error: "] * 2
-
-
-def test_a_check_of_all_sets_names_the_rows_that_cannot_be_expressed(capsys):
-    assert command.main(["--check"]) == 2
-    lines = capsys.readouterr().out.splitlines()
-    switch = r"neusight: row \d+: model 'Switch XL with 4 experts' is not known"
-    tensor = r"megatron_bridge_experts: row \d+: expected ep that divides \d+ data parallel devices, found \d+"
-    zero = r"megatron_2021_zero3: row \d+: framework: expected one of .*, found 'ZeRO-3 of DeepSpeed in 2021'"
-    assert [sum(bool(re.match(kind, line)) for line in lines) for kind in (switch, tensor, zero)] == [4, 7, 6]
-    assert len(lines) == 17
 
 
 @pytest.mark.parametrize("number", range(3))
@@ -615,20 +339,3 @@ def test_the_published_scores_are_those_of_the_predictor(number):
     predicted = predict_row(row, measured.folder)
     assert predicted.predicted_s == pytest.approx(prediction["predicted_s"], rel=1e-4)
     assert predicted.measured_s == pytest.approx(prediction["measured_s"], rel=1e-4)
-
-
-@pytest.mark.skipif(calculon_rows.version() is None, reason="Calculon is not on the path")
-def test_calculon_on_its_own_rows():
-    """3.65%, as its `llm-validation` prints."""
-    (data,) = (scored.score(read_set(path)) for path in find_sets("korthikanti"))
-    assert data["scores"]["all"]["calculon"]["error_mean"] == pytest.approx(0.0365, abs=5e-4)
-
-
-def test_calculon_multiplies_in_8_bits_where_a_run_does():
-    (data,) = (entry for entry in read_data(FOLDER)["sets"] if entry["set"] == "nemo_h100")
-    known = {row.line: row.precision for row in read_set(HERE / "nemo_h100.yaml").rows}
-    seconds = {}
-    for row in data["predictions"]:
-        if "calculon_s" in row:
-            seconds.setdefault(known[row["line"]], []).append(row["calculon_s"])
-    assert max(seconds["mixed-float8"]) < min(seconds["mixed"])

@@ -23,17 +23,6 @@ def test_predictions_are_as_near_as_claimed(name, kind, most):
     assert all(abs(rates[kind][run] / figure - 1) <= most for run, figure in rates["measured"].items())
 
 
-def test_both_devices_have_the_same_functions_of_shape():
-    of_gk210, of_p100 = (described(name)["products"] for name in ("gk210", "p100-sxm2-16gb"))
-    assert of_gk210 | {"units": of_p100["units"]} == of_p100
-
-
-def test_what_is_measured_is_what_was_published():
-    for name in ("gk210", "p100"):
-        published = {f"{model}, {batch}": figure for model, batch, figure in PUBLISHED["throughput"][name]}
-        assert DATA[name]["measured"] == published
-
-
 def test_single_kernels_are_predicted_better_than_without_their_shape():
     shaped = changed(described("p100-sxm2-16gb"), **P100_PCIE)
     plain = {**shaped, "products": None}

@@ -78,27 +78,6 @@ def test_loss_and_gradients(name, dtype):
     assert all(results[tensor].dtype == dtype for tensor in gradient_of.values())
 
 
-def test_the_first_input_gradient():
-    graph = build("mlp-2-6", batch=4, dtype="float64", optimizer="none", first_input_gradient=True)
-    values = one_worker.draw(graph)
-    images = torch.tensor(values["images"], requires_grad=True)
-    weights = {name: torch.tensor(values[name]) for name in ("fc1.w", "fc2.w")}
-    loss, _ = twins.mlp(weights, {"images": images, "labels": torch.tensor(values["labels"])})
-    loss.backward()
-    assert one_worker.difference(one_worker.run(graph, values)["images.grad"], images.grad.numpy()) < 1e-10
-
-
-def test_training_lowers_the_loss():
-    graph = build("wresnet-14-0.25", batch=8, image=8, channels=1, classes=4, lr=0.05)
-    values = one_worker.draw(graph)
-    losses = []
-    for _ in range(12):
-        results = one_worker.run(graph, values)
-        losses.append(float(results["loss"]))
-        values |= {old: results[new] for old, new in graph.updates.items()}
-    assert losses[-1] < 0.2 * losses[0]
-
-
 def by_torch(name, graph, values, computed=torch.float64):
     """Loss and gradients by PyTorch, each micro-batch by itself, on copies of the weights in the dtype `computed`."""
     kept = [tensor for tensor in graph.tensors.values() if tensor.init is not None]

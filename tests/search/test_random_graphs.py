@@ -16,7 +16,7 @@ PLACEMENTS = ("S", "S,R")
 PLACED = (*PLACEMENTS, "S,R,P")
 WAYS = ((2, 2), (3, 2), (3,), (2,))
 MOST_ENTRIES = 1000
-"""Entries of tables that toulbar2 solves in a fraction of a second, states of single variables included."""
+"""Entries of tables that a search takes a fraction of a second for, states of single variables included."""
 
 MOST_PLANS = 40_000
 

@@ -8,7 +8,6 @@ from itertools import product
 from math import ceil, floor
 
 import numpy as np
-from scipy import special
 
 GENERATOR = np.random.default_rng(7)
 
@@ -36,56 +35,6 @@ class Oracle:
 
 def of(function, *operands):
     return Oracle(tuple(np.asarray(operand) for operand in operands), function)
-
-
-def table(names, make):
-    """Oracles of many operators, written `name=function`, each made from its function."""
-    pairs = [entry.partition("=")[::2] for entry in names.split()]
-    return {name: make(function or name) for name, function in pairs}
-
-
-def softmax(x):
-    return special.softmax(x, axis=1)
-
-
-def batch_norm(x, weight, bias, eps=1e-5, axes=(0, 2, 3)):
-    normal = (x - x.mean(axes, keepdims=True)) / np.sqrt(x.var(axes, keepdims=True) + eps)
-    return normal * weight[:, None, None] + bias[:, None, None]
-
-
-def windows(x, kernel, stride, padding, fill):
-    """Windows of the last dimensions, one trailing axis per dimension of the kernel."""
-    own = len(kernel)
-    around = [(0, 0)] * (x.ndim - own) + [(p, p) for p in padding]
-    axes = tuple(range(x.ndim - own, x.ndim))
-    view = np.lib.stride_tricks.sliding_window_view(np.pad(x, around, constant_values=fill), kernel, axes)
-    return view[(..., *(slice(None, None, s) for s in stride), *(slice(None),) * own)]
-
-
-def pool(x, kernel, stride, padding, how):
-    own = tuple(range(-len(kernel), 0))
-    fill = -np.inf if how is np.max else 0
-    return how(windows(x, kernel, stride, padding, fill), axis=own)
-
-
-def max_pool(x):
-    seen = windows(x, (3, 3), (2, 2), (1, 1), -np.inf)
-    flat = seen.reshape(*seen.shape[:-2], 9)
-    return flat.max(-1), flat.argmax(-1)
-
-
-def convolve(x, weight, stride=(1, 1), padding=(1, 1)):
-    return np.einsum("ncyxij,ocij->noyx", windows(x, weight.shape[2:], stride, padding, 0), weight)
-
-
-def deconvolve(x, weight, extents):
-    """Transposed convolution of stride 2 and padding 1: the adjoint of `convolve`, entry by entry."""
-    full = np.zeros((x.shape[0], weight.shape[1], *extents))
-    for n, ci, y, z in np.ndindex(*full.shape):
-        unit = np.zeros_like(full)
-        unit[n, ci, y, z] = 1
-        full[n, ci, y, z] = (convolve(unit, weight, (2, 2)) * x).sum()
-    return full
 
 
 def interpolate(image, row, column):
@@ -217,12 +166,6 @@ def lrn(x):
     squares = np.pad(x * x, ((0, 0), (1, 1), (0, 0), (0, 0)))
     near = sum(squares[:, d : d + x.shape[1]] for d in range(3))
     return x * (2 + 0.5 * near) ** -0.75
-
-
-def with_nan(x):
-    out = x.copy()
-    out.flat[::5] = np.nan
-    return out
 
 
 ROIS = np.array([[0, 0.2, 0.1, 3.2, 2.9], [1, 1.1, 1.2, 4.4, 3.1], [1, 2.6, 0.4, 3.3, 1.2]])

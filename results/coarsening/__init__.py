@@ -1,1 +1,0 @@
-"""What each rule of coarsening costs in bytes and saves in time, for 8 workers."""

@@ -1,1 +1,0 @@
-"""A face recogniser with very many classes, by batch and classes (DistPar, Sec A.4)."""

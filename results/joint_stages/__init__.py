@@ -1,1 +1,0 @@
-"""What every stage of the joint search buys."""

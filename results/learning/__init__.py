@@ -1,1 +1,0 @@
-"""Training until it has learned something, on data that is held out."""

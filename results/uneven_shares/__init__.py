@@ -1,1 +1,0 @@
-"""A machine of which some GPUs are slower than others: equal and uneven shares."""

@@ -1,1 +1,0 @@
-"""How fast and how exactly a workbench answers what pins would cost."""
