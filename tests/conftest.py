@@ -46,6 +46,7 @@ SLOW = (
     "pytorch/test_entries.py",
     "results/test_pytorch_architectures.py",
     "results/test_hosts.py",
+    "results/test_certificate.py",
     "simulator/test_plans.py",
     "tdl/test_random_descriptions.py",
     "verify/test_mutants.py",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
+import statistics
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -149,9 +150,22 @@ def messages(data: Any) -> str:
     return table(("fault", "launcher", "first line"), [(a, b, f"`{line}`") for a, b, line in reversed(shown)])
 
 
+def cost(data: Any) -> str:
+    """Say how much CPU time heartbeats and comparing ranks take."""
+    pairs = data["cost"]["pairs"]
+    ratios = sorted(sum(pair["on"].values()) / sum(pair["off"].values()) - 1 for pair in pairs)
+    shares = [pair["on"]["guards"] / sum(pair["on"].values()) for pair in pairs]
+    return (
+        f"{len(pairs)} pairs of {data['cost']['steps']} steps of {data['cost']['model']} on 8 ranks, a checkpoint "
+        f"every {data['cost']['every']}: with both, a job's CPU time is {statistics.median(ratios):+.2%} (median; "
+        f"from {ratios[0]:+.2%} to {ratios[-1]:+.2%}). The guards, which do nothing but heartbeats, take "
+        f"{statistics.median(shares):.2%} of it. {data['cost']['machine']}."
+    )
+
+
 def pages(data: Any) -> Pages:
     """Return what the README says is found."""
-    return {"found": says(data), "cells": matrix(data), "messages": messages(data)}
+    return {"found": says(data), "cells": matrix(data), "messages": messages(data), "cost": cost(data)}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -171,7 +185,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             known[str(cell)] = row = tried(cell, folder, references)
             print(f"{cell}: {failings(row) or 'as it should be'} ({row['seconds']:g} s)", flush=True)
             rows = [known[str(every)] for every in cells() if str(every) in known]
-            publish(HERE, {"machine": machine(), "rows": rows}, pages)
+            publish(HERE, {"machine": machine(), "rows": rows, "cost": data["cost"]}, pages)
     return 0
 
 

@@ -1,6 +1,7 @@
-"""Ranks of torchrun: seconds of steps beside PyTorch's, models of the sweep.
+"""Ranks of torchrun: seconds of steps beside PyTorch's, models of the sweep, profiles.
 
-`python -m results.torchrun.run PART...` measures some parts anew: speed, steps, sweep; sample adds to the sweep.
+`python -m results.torchrun.run PART...` measures some parts anew: speed, steps, sweep, profiled; sample adds to the
+sweep.
 """
 
 from __future__ import annotations
@@ -12,10 +13,13 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from importlib.metadata import version
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from pathlib import Path
 from typing import Any
 
+from planner.report.profiles import read_profile
+from planner.report.profiles.beside import EXPOSED, IDLE, STEP, measured_parts, predicted_parts
+from planner.report.profiles.profile import mean_of
 from results.experiment import ROOT, Pages, in_process, machine, publish, read_data, table
 
 HERE = Path(__file__).parent
@@ -23,6 +27,11 @@ ROUNDS = 15
 RANKS = 2
 RUNS, STEPS, SWEEP_RANKS = 9, 45, (1, 2, 4)
 CLOSE = 1e-6
+COMMAND = (sys.executable, "-m", "tensor_partitioner")
+MODULE = "examples/pytorch_model.py:make"
+PROFILED = {"DDP": "dp=2", "FSDP2": "dp=2,zero=3"}
+ATTEMPTS = 20
+FIFTH = 0.2
 
 
 def on_ranks(ranks: int, *command: object, **environment: str) -> list[Any]:
@@ -97,11 +106,37 @@ def by_model(rows: Iterable[dict[str, Any]]) -> dict[str, dict[str, Any]]:
     return {row["model"]: row for row in rows}
 
 
+def profiled() -> dict[str, Any]:
+    """Calibrate this machine for plans of a GPT, and profile DDP and FSDP2 of it beside what they are predicted."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        plans = {kind: folder / f"{kind}.plan.json" for kind in PROFILED}
+        for kind, parallel in PROFILED.items():
+            printed(*COMMAND, "plan", MODULE, "--parallel", parallel, "-o", plans[kind])
+        here = folder / "here.yaml"
+        calibrating = ("--only-plans", "--threads", 1, "-o", here)
+        launcher = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", RANKS)
+        printed(*launcher, "-m", *COMMAND[2:], "calibrate", *plans.values(), *calibrating)
+        on_ranks(RANKS, "results.torchrun.profiled", folder, ATTEMPTS)
+        rows = {}
+        for kind, plan in plans.items():
+            predicted = folder / f"{kind}.predicted.json"
+            printed(*COMMAND, "simulate", plan, "--topo", here, "--tasks", "--json", predicted)
+            each = [
+                mean_of([read_profile(folder / f"{kind}.{attempt}.{rank}.json") for rank in range(RANKS)])
+                for attempt in range(ATTEMPTS)
+            ]
+            fastest = min(each, key=attrgetter("seconds"))
+            rows[kind] = {"predicted": predicted_parts(predicted), "profiled": measured_parts(fastest)}
+        return about() | {"attempts": ATTEMPTS, "rows": rows}
+
+
 PARTS: Mapping[str, Callable[[], dict[str, Any]]] = {
     "speed": speed,
     "steps": steps,
     "sweep": sweep,
     "sample": sample,
+    "profiled": profiled,
 }
 
 
@@ -182,6 +217,34 @@ def sweep_says(trained: Mapping[str, list[dict[str, Any]]], planned: list[dict[s
     )
 
 
+def profiled_table(rows: Mapping[str, Any]) -> str:
+    """Render seconds of a step by part, as predicted and as profiled; the largest first."""
+    names = dict.fromkeys(name for row in rows.values() for of in row.values() for name in of)
+    cells = []
+    for name in sorted(names, key=lambda name: -sum(row["profiled"].get(name, 0.0) for row in rows.values())):
+        pairs = [[row[side].get(name, 0.0) for side in ("predicted", "profiled")] for row in rows.values()]
+        ratios = [f"{before / after:.2f}" if after else "" for before, after in pairs]
+        figures = [[*(f"{1e3 * value:.2f}" for value in pair), r] for pair, r in zip(pairs, ratios, strict=True)]
+        cells.append([name, *(cell for row in figures for cell in row)])
+    columns = (f"{kind}, {what}" for kind in rows for what in ("predicted (ms)", "profiled (ms)", "ratio"))
+    return table(["part", *columns], cells)
+
+
+def profiled_say(data: Mapping[str, Any]) -> str:
+    """Say where and how often it was profiled, and how many classes of kernels are within a fifth."""
+    pairs = [
+        (row["predicted"].get(name, 0.0), seconds)
+        for row in data["rows"].values()
+        for name, seconds in row["profiled"].items()
+        if name not in (EXPOSED, IDLE, STEP)
+    ]
+    close = sum(abs(predicted / seconds - 1) <= FIFTH for predicted, seconds in pairs)
+    return (
+        f"Of {data['attempts']} traces the fastest; {data['machine']}, load average {data['load']:.1f} at their end. "
+        f"{close} of {len(pairs)} classes of kernels are within {FIFTH:.0%}."
+    )
+
+
 def pages(data: Any) -> Pages:
     """Return the README's tables."""
     speed, steps = data["speed"], data["steps"]
@@ -192,6 +255,8 @@ def pages(data: Any) -> Pages:
         "steps": steps_table(steps["rows"]),
         "steps-load": steps_say(steps),
         "sweep": sweep_says(data["sweep"]["trained"], data["sweep"]["planned"]),
+        "profiled": profiled_table(data["profiled"]["rows"]),
+        "profiled-load": profiled_say(data["profiled"]),
     }
 
 

@@ -21,6 +21,9 @@ BUDGETS = {
 ALL = 39_987
 """Of all packages together, which only goes down."""
 
+BESIDE = {"results": 13_135, "tests": 35_150}
+"""Of experiments and tests."""
+
 LAYOUT = {tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.COMMENT, tokenize.ENDMARKER}
 
 
@@ -45,10 +48,10 @@ def test_lines_are_counted_as_said():
     assert code_lines('"""Says."""\n\nimport os\n\n# why\nX = (\n    1,\n)\n"""Of X."""\n') == 3
 
 
-@pytest.mark.parametrize("package", BUDGETS)
+@pytest.mark.parametrize("package", [*BUDGETS, *BESIDE])
 def test_a_package_keeps_to_its_budget(package):
     lines = sum(code_lines(path.read_text()) for path in sorted((ROOT / package).rglob("*.py")))
-    assert lines <= BUDGETS[package], f"{package} has {lines} lines of code: take away what it adds"
+    assert lines <= (BUDGETS | BESIDE)[package], f"{package} has {lines} lines of code: take away what it adds"
 
 
 def test_budgets_are_within_that_of_all():
