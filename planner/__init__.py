@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from planner.explanations.difference import PlanDifference as PlanDifference, diff as diff
     from planner.explanations.explanation import explain as explain
     from planner.explanations.summary import summary as summary
-    from planner.explanations.what_if import Workbench as Workbench
+    from planner.explanations.what_if import why_not as why_not
     from planner.extensions import load_operators as load_operators
     from planner.graph import (
         Graph as Graph,
@@ -35,7 +35,7 @@ _HOMES = {
     "planner.explanations.difference": ("PlanDifference", "diff"),
     "planner.explanations.explanation": ("explain",),
     "planner.explanations.summary": ("summary",),
-    "planner.explanations.what_if": ("Workbench",),
+    "planner.explanations.what_if": ("why_not",),
     "planner.extensions": ("load_operators",),
     "planner.graph": ("Graph", "GraphBuilder", "Optimizer", "training_graph"),
     "planner.model_source": ("from_torch", "model"),

@@ -60,7 +60,6 @@ def overwritten(error: ImportError) -> str:
 
 if TYPE_CHECKING:
     from planner import (
-        Workbench as Workbench,
         diff as diff,
         explain as explain,
         from_torch as from_torch,
@@ -70,6 +69,7 @@ if TYPE_CHECKING:
         model as model,
         summary as summary,
         training_graph as training_graph,
+        why_not as why_not,
     )
     from tensor_partitioner.projection import project as project
     from tensor_partitioner.python import (
@@ -87,8 +87,8 @@ _HOMES = {
     "tensor_partitioner.projection": ("project",),
     "topologies": ("load_topology",),
     "planner": (
-        *("Workbench", "diff", "explain", "from_torch", "load", "load_operators", "lower", "model"),
-        *("summary", "training_graph"),
+        *("diff", "explain", "from_torch", "load", "load_operators", "lower", "model"),
+        *("summary", "training_graph", "why_not"),
     ),
 }
 """The public names, by the package that defines them."""

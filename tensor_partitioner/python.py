@@ -28,7 +28,7 @@ FUNCTIONS = {
     "vary": "decide_each(model, topo, vary=...)",
     "price_per_hour": "decide_each(model, topo, vary=..., price_per_hour=...)",
     "explain": "explain(plan)",
-    "why_not": "Workbench(graph, workers).why_not(pin)",
+    "why_not": "why_not(plan, pin, workers=workers)",
     "diff": "diff(first, second)",
 }
 """Functions in place of options that ask a command for something else."""

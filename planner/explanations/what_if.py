@@ -2,38 +2,26 @@
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Hashable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 from rich.table import Table
 
-import topologies
 from planner.errors import PlanError
 from planner.explanations.words import Words, over_ways, pattern_of, placement_word
-from planner.graph.ir import ROLES, Graph
-from planner.graph.order import in_structural_order
-from planner.planning import Request, planned, request_of
+from planner.graph.ir import ROLES
+from planner.planning import planned, request_of
 from planner.plans.plan import Plan
 from planner.search.coarse.coarsen import Coarsenings
-from planner.search.costs.tables import Tables
 from planner.search.pins import Degree, Pin, pinned, read_forbids, read_pins
 from tensor_partitioner import display
 from tensor_partitioner.display import Shown, exact_bytes, facts, percent, product, seconds, table
-
-TABLES_BYTES = 1 << 29
-"""Largest size of the cost tables that a workbench keeps, in bytes; beyond, it starts with empty tables."""
 
 CHANGES_SHOWN = 12
 
 SHOWN = ("weight", "state", *(role for role in ROLES if role not in ("weight", "state")))
 """The order of roles in tables."""
-
-COLLECTED_EVERY = 100_000
-"""Surplus of allocated over freed objects that triggers garbage collection."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,85 +55,34 @@ class WhyNot(Shown):
         return self.costs[1] - self.costs[0]
 
 
-class Workbench:
-    """Plan a graph repeatedly under different pins; coarse graphs and cost tables are kept in between.
+def why_not(plan: Plan, *pins: Any, forbids: Any = (), **options: Any) -> WhyNot:
+    """Return the cost of additional pins, with everything else chosen anew.
 
-    Options are those of `planner.plan`; pins among them hold throughout. `plan` is the plan without further pins.
+    `options` are those of `planner.plan` with which the plan was found; pins among them hold in both plans. Raises
+    PlanError as `planner.plan` does.
 
     >>> import planner
-    >>> bench = planner.Workbench(planner.model("mlp-2-16", batch=8), workers=4)
-    >>> bench.plan.total_bytes, bench.why_not("fc1.w=R").nbytes
-    (2200, (2200, 5272))
+    >>> plan = planner.plan(planner.model("mlp-2-16", batch=8), workers=4)
+    >>> planner.why_not(plan, "fc1.w=R", workers=4).nbytes
+    (2200, 5272)
     """
-
-    def __init__(
-        self,
-        graph: Graph,
-        workers: int | None = None,
-        *,
-        machine: str | topologies.Machine | None = None,
-        **options: Any,
-    ) -> None:
-        self.graph = graph = in_structural_order(graph)
-        self._workers, self._options = workers, {**options, "machine": machine}
-        self._pins = read_pins(self._options.pop("pins", ()))
-        self._forbids = read_forbids(self._options.pop("forbids", ()))
-        self._coarsenings = Coarsenings(graph, Tables())
-        self.plan = self.with_pins()
-
-    def with_pins(self, pins: Any = (), forbids: Any = ()) -> Plan:
-        """Return the best plan found that satisfies the pins, as `planner.plan` would."""
-        request = self._request(read_pins(pins), read_forbids(forbids))
-        with garbage_looked_for_seldom():
-            return planned(self.graph, request, self._kept())
-
-    def why_not(self, *pins: Any, forbids: Any = ()) -> WhyNot:
-        """Return the cost of additional pins, with everything else chosen anew.
-
-        Raise PlanError as `planner.plan` does.
-        """
-        added, forbidden = read_pins([text for given in pins for text in read_pins(given)]), read_forbids(forbids)
-        question = ", ".join(pin.asked for pin in (*added, *forbidden))
-        if not question:
-            raise PlanError("why not: expected GLOB=PLACEMENT, as in 'embedding.w=R', found nothing")
-        is_kept, other = keeps(self.plan, added, forbidden), self.plan
-        if is_kept:
-            self._request(added, forbidden)
-        else:
-            other = self.with_pins(added, forbidden)
-        return WhyNot(
-            question,
-            (self.plan.search.cost, other.search.cost),
-            (self.plan.total_bytes, other.total_bytes),
-            (self.plan.ways.factors, other.ways.factors),
-            changes_between(self.plan, other, self._words),
-            is_kept,
-        )
-
-    @cached_property
-    def _words(self) -> Words:
-        return Words(self.graph, self.plan.traffic().signatures)
-
-    def _request(self, pins: tuple[Pin | Degree, ...], forbids: tuple[Pin, ...]) -> Request:
-        wanted = {"pins": (*self._pins, *pins), "forbids": (*self._forbids, *forbids)}
-        return request_of(self.graph, self._workers, **self._options, **wanted)
-
-    def _kept(self) -> Coarsenings:
-        tables = self._coarsenings.tables
-        if tables is not None and tables.nbytes > TABLES_BYTES:
-            self._coarsenings = Coarsenings(self.graph, Tables())
-        return self._coarsenings
-
-
-@contextmanager
-def garbage_looked_for_seldom() -> Iterator[None]:
-    """Collect garbage less often within this context: most objects of a workbench are long-lived."""
-    before = gc.get_threshold()
-    gc.set_threshold(COLLECTED_EVERY, *before[1:])
-    try:
-        yield
-    finally:
-        gc.set_threshold(*before)
+    added, forbidden = read_pins([text for given in pins for text in read_pins(given)]), read_forbids(forbids)
+    question = ", ".join(pin.asked for pin in (*added, *forbidden))
+    if not question:
+        raise PlanError("why not: expected GLOB=PLACEMENT, as in 'embedding.w=R', found nothing")
+    options["pins"] = (*read_pins(options.get("pins", ())), *added)
+    options["forbids"] = (*read_forbids(options.get("forbids", ())), *forbidden)
+    request, other = request_of(plan.graph, **options), plan
+    if not (is_kept := keeps(plan, added, forbidden)):
+        other = planned(plan.graph, request, Coarsenings(plan.graph))
+    return WhyNot(
+        question,
+        (plan.search.cost, other.search.cost),
+        (plan.total_bytes, other.total_bytes),
+        (plan.ways.factors, other.ways.factors),
+        changes_between(plan, other, Words(plan.graph, plan.traffic().signatures)),
+        is_kept,
+    )
 
 
 def keeps(plan: Plan, pins: Sequence[Pin | Degree], forbids: Sequence[Pin]) -> bool:

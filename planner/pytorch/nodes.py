@@ -30,14 +30,14 @@ class Extension(NamedTuple):
 
     - `compositions`: by operator name, a function of other operators.
     - `functions`: by a PyTorch function, or the name of a private one, what is traced in its place.
-    - `of_complex_numbers`: by operator name, a function of ComplexTensor.
+    - `of_exports`: functions that rewrite what PyTorch exported.
     - `rewrites`: functions that rewrite a trace, or return False.
     - `around`: context managers around tracing.
     """
 
     compositions: Functions
     functions: Functions
-    of_complex_numbers: Functions
+    of_exports: Functions
     rewrites: Functions
     around: Functions
 
@@ -54,7 +54,7 @@ def advice() -> str:
     """Return what to install for a missing operator; an empty string if it is installed."""
     if any(entry.name == "rare_operators" for entry in _entries()):
         return ""
-    return "; for rare operators and data-dependent row selection: pip install extras/rare_operators"
+    return "; for complex numbers, rare operators and data-dependent row selection: pip install extras/rare_operators"
 
 
 @cache

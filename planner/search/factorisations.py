@@ -6,12 +6,10 @@ steps is not, so fewer and larger steps can find a better plan. Therefore all ar
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Iterator
 from dataclasses import replace
 
-import numpy as np
 from msgspec.structs import replace as with_fields
 
 from planner.errors import PlanError
@@ -23,7 +21,6 @@ from planner.plans.plan import Plan
 from planner.plans.records import Tried
 from planner.search.alternatives import data_parallel
 from planner.search.coarse.coarsen import Coarsenings
-from planner.search.costs.tables import Table, Tables
 from planner.search.memory import DoesNotFitError
 from planner.search.options import SearchOptions, ties_of
 from planner.search.pins import PinError
@@ -88,9 +85,6 @@ def _best_over_factorisations(
     failed, refused = list[DoesNotFitError](), list[PinError]()
     bytes_alone = options.objective == "bytes" and options.memory_bytes is None
     for number, ways in enumerate(tracked("searching", factorisations(workers))):
-        of = options.objective, ways
-        if coarsenings.lower_bounds.get(of, -1) >= min((result.cost for result in results), default=math.inf):
-            continue
         try:
             result = search_result(graph, replace(options, ways=ways), coarsenings, rivals=not (number and bytes_alone))
         except DoesNotFitError as error:
@@ -99,8 +93,6 @@ def _best_over_factorisations(
         except PinError as error:
             refused.append(error)
             continue
-        if result.record.lower_bound is not None and not options.all_pins:
-            coarsenings.lower_bounds[of] = result.record.lower_bound
         results.append(result)
         tried.append(Tried(ways=ways, cost=result.cost, seconds=result.record.seconds or 0.0))
     if not results and not failed:
@@ -120,12 +112,7 @@ def _data_parallel_bytes(graph: Graph, searched: SearchOptions, coarsenings: Coa
         return None
     one_step = Ways((ways.workers,), ways.shares) if ways else ways
     options = SearchOptions(one_step, "data-parallel", ties=ties_of(searched, coarsenings))
-
-    def cost() -> Iterator[Table]:
-        yield np.array(data_parallel(space_of(graph, options, coarsenings), options.limits).cost)
-
-    tables = coarsenings.tables or Tables()
-    return int(tables[tables.remembered_tables(("data parallelism", one_step, options.ties), cost)[0]])
+    return data_parallel(space_of(graph, options, coarsenings), options.limits).cost
 
 
 def factorisations(workers: int) -> tuple[tuple[int, ...], ...]:

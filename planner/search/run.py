@@ -176,7 +176,7 @@ def space_of(graph: Graph, options: SearchOptions, coarsenings: Coarsenings | No
         coarse,
         ways,
         placements.allows_replicated,
-        coarsenings.tables or Tables(),
+        Tables(),
         objective,
         partial_sums=partial_sums,
         parallel=options.parallel,

@@ -174,10 +174,10 @@ def _what_if(context: click.Context, model: str, options: dict[str, Any]) -> tup
         raise click.UsageError(f"--why-not: expected a model, which is planned anew, found the saved plan {model}")
     refuse_others(context, "--why-not excludes others", ["model", *(name for name in options if name not in NOT_IF)])
     graph, search = read_request(model, options, options["topo"])
-    bench = planner.Workbench(graph, **search)
-    answers: list[Shown] = [bench.why_not(pin) for pin in options["why_not"]]
+    base = planner.plan(graph, **search)
+    answers: list[Shown] = [planner.why_not(base, pin, **search) for pin in options["why_not"]]
     if options["output"] is not None:
-        bench.plan.save(options["output"])
+        base.save(options["output"])
     return {"why_not": msgspec.to_builtins(answers)}, answers
 
 

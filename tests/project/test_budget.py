@@ -9,16 +9,16 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 BUDGETS = {
-    "tensor_partitioner": 5267,
+    "tensor_partitioner": 5290,
     "tdl": 2643,
     "topologies": 2015,
-    "planner": 18958,
+    "planner": 18846,
     "simulator": 3326,
-    "executor": 7778,
+    "executor": 7784,
 }
 """Lines that are neither blank, comment, docstring nor import, by package."""
 
-ALL = 39_987
+ALL = 39_904
 """Of all packages together, which only goes down."""
 
 BESIDE = {"results": 13_135, "tests": 35_150}

@@ -180,4 +180,4 @@ def test_values_that_vary(folder, capsys):
     assert [cell["values"] for cell in again] == [cell.values for cell in cells]
     assert [cell["price"] for cell in again] == pytest.approx([cell.price for cell in cells])
     assert msgspec.to_builtins(cells[0].decision.best)["name"] == again[0]["decision"]["candidates"][0]["name"]
-    assert shlex.split(cells[0].decision.commands[0])[0] in {"simulate", "plan"}
+    assert shlex.split(cells[0].decision.commands[0])[0] in {"simulate", "decide"}

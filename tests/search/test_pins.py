@@ -99,33 +99,36 @@ def test_merged_layers_are_told_apart_by_their_pins(seed):
     assert joint(pinned, Limits()).cost == expected.cost
 
 
-def test_a_workbench_finds_what_a_new_search_finds():
-    bench, chance = planner.Workbench(LAYERS, workers=4), random.Random(1)
+def test_the_cost_of_a_pin_is_that_of_a_search_with_it():
+    plan, chance = planner.plan(LAYERS, workers=4), random.Random(1)
     weights = [tensor.name for tensor in LAYERS.tensors.values() if tensor.role == "weight" and tensor.init]
     for _ in range(8):
         pin = f"{chance.choice(weights)}={chance.choice(('R', 'S0'))}"
-        answer = bench.why_not(pin)
+        answer = planner.why_not(plan, pin, workers=4)
         new = planner.plan(LAYERS, workers=4, pins=[pin])
-        assert answer.nbytes == (bench.plan.total_bytes, new.total_bytes)
-        assert answer.extra == new.total_bytes - bench.plan.total_bytes
-        assert bool(answer.changes) == (new.layouts != bench.plan.layouts)
+        assert answer.nbytes == (plan.total_bytes, new.total_bytes)
+        assert answer.extra == new.total_bytes - plan.total_bytes
+        assert bool(answer.changes) == (new.layouts != plan.layouts)
 
 
 def test_the_changes_are_those_between_the_plans():
-    bench = planner.Workbench(LAYERS, ways=(4,))
-    name = next(name for name, layout in bench.plan.layouts.items() if name.endswith(".w") and str(layout[0]) == "R")
-    answer, other = bench.why_not(f"{name}=S0"), bench.with_pins([f"{name}=S0"])
+    plan = planner.plan(LAYERS, ways=(4,))
+    name = next(name for name, layout in plan.layouts.items() if name.endswith(".w") and str(layout[0]) == "R")
+    answer, other = (
+        planner.why_not(plan, f"{name}=S0", ways=(4,)),
+        planner.plan(plan.graph, ways=(4,), pins=[f"{name}=S0"]),
+    )
     named = {name for change in answer.changes for name in change.names}
-    changed = {name for name, layout in bench.plan.layouts.items() if other.layouts[name] != layout}
+    changed = {name for name, layout in plan.layouts.items() if other.layouts[name] != layout}
     assert named == changed - set(LAYERS.updates.values())
     assert name in named
     assert f"with {name}=S0" in str(answer)
 
 
 def test_what_a_plan_keeps_costs_nothing():
-    bench = planner.Workbench(LAYERS, ways=(2, 2))
-    name, layout = next(iter(bench.plan.layouts.items()))
-    answer = bench.why_not(f"{name}={','.join(map(str, layout))}")
+    plan = planner.plan(LAYERS, ways=(2, 2))
+    name, layout = next(iter(plan.layouts.items()))
+    answer = planner.why_not(plan, f"{name}={','.join(map(str, layout))}", ways=(2, 2))
     assert (answer.extra, answer.changes, answer.is_kept) == (0, (), True)
 
 

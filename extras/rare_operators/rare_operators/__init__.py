@@ -3,8 +3,8 @@
 import torch.nn.functional as F  # noqa: N812
 
 from planner.pytorch.nodes import Extension
+from rare_operators.complex_numbers import real_alone
 from rare_operators.elements import ELEMENTS
-from rare_operators.fourier import TRANSFORMS
 from rare_operators.mapped import mapped_one_by_one
 from rare_operators.masks_alike import MasksAlike
 from rare_operators.packed_sequences import packed
@@ -21,7 +21,7 @@ EXTENSION = Extension(
         F.ctc_loss: called_loss,
         "_pack_padded_sequence": packed,
     },
-    of_complex_numbers=TRANSFORMS,
+    of_exports={"complex numbers": real_alone},
     rewrites={"selections": spread_selections},
     around={"vmap": mapped_one_by_one, "masks": MasksAlike},
 )

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from planner.errors import GraphError
-from planner.pytorch.nodes import advice, is_users, spelled
+from planner.pytorch.nodes import advice, example, is_users, leaves, packet, spelled, where
 from planner.pytorch.private import HOOKS, LOGGERS
 from planner.pytorch.state.contents import is_known
 
@@ -36,6 +36,13 @@ def refuse_devices(module: nn.Module, inputs: dict[str, Any]) -> None:
     for name, value in inputs.items():
         if isinstance(value, torch.Tensor) and devices and value.device.type not in devices:
             raise GraphError(f"input {name} is on {value.device}, the module on {', '.join(sorted(devices))}: move one")
+
+
+def refuse_complex_numbers(graph: torch.fx.Graph) -> None:
+    """Raise GraphError, with the line, for complex numbers that no extension has replaced by their parts."""
+    for node in graph.nodes:
+        if any(isinstance(leaf, torch.Tensor) and leaf.is_complex() for leaf in leaves(example(node))):
+            raise GraphError(f"{where(node)}: {packet(node) or node.name} is complex{advice()}")
 
 
 LEAST_LONG = 1 << 31

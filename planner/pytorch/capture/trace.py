@@ -33,6 +33,7 @@ from planner.pytorch.capture.export_errors import (
     OF_MODULES,
     failure,
     random_states,
+    refuse_complex_numbers,
     refuse_devices,
     refuse_hooks,
     refuse_layouts,
@@ -50,7 +51,6 @@ from planner.pytorch.capture.python_state import PythonState, assigned_in_place,
 from planner.pytorch.capture.regions import RegionsApart, inline_regions
 from planner.pytorch.nodes import extension, leaves, packet
 from planner.pytorch.private import content_of, lines_of_nodes, vmap
-from planner.pytorch.rewrite.complex_numbers import real_alone
 from planner.pytorch.state.contents import is_known
 from planner.pytorch.translate.compositions import bags
 
@@ -314,7 +314,9 @@ def traced(step: Step, arguments: Sequence[Any], names: Sequence[str]) -> Traced
     contents = out_of_place(graph, kept)
     states = leaves_of_their_own(graph, contents, trained, output)
     output.args = (*output.args, tuple(states.values()))
-    real_alone(program.graph_module)
+    for rewrite in extension().of_exports.values():
+        rewrite(program.graph_module)
+    refuse_complex_numbers(program.graph_module.graph)
     data = dict(zip((str(spec.arg.name) for spec in specs if is_data(spec)), names, strict=True))
     negative = frozenset(name for name, value in zip(names, arguments, strict=True) if _holds_negative(value))
     written = frozenset(data[name] for name in changed & data.keys())

@@ -1,1 +1,1 @@
-"""Rewrites of a trace before or during translation: views, axes, constants and complex numbers."""
+"""Rewrites of a trace before or during translation: views, axes and constants."""

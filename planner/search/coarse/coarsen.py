@@ -24,7 +24,6 @@ from planner.layout import Signature, signatures
 from planner.layout.region import REMEMBERED
 from planner.search.coarse.unrolled import DisjointSets, cells_of_nodes, repeated_parts
 from planner.search.costs.cost import Cost, CostTerm, cost_terms
-from planner.search.costs.tables import Tables
 from tensor_partitioner.display import Shown
 
 
@@ -125,21 +124,17 @@ Marks = frozenset[tuple[Name, Hashable]]
 class Coarsenings:
     """The coarse graphs of one graph, built on demand; their common parts are computed once.
 
-    `tables` holds the cost tables of earlier searches, so that the graph can be planned again under other pins.
-    `lower_bounds` holds the bounds found by searches without pins, by objective and ways; a search with pins cannot
-    cost less. If the graph has only a `few` of another's segments, all segments of a run are planned alike.
+    If the graph has only a `few` of another's segments, all segments of a run are planned alike.
     """
 
-    def __init__(self, graph: Graph, tables: Tables | None = None, few: FewSegments | None = None) -> None:
+    def __init__(self, graph: Graph, few: FewSegments | None = None) -> None:
         self.times = {} if few is None else few.times
         self._alike = [] if few is None or not few.layers else list(_corresponding_names(graph))
-        self.tables, self.lower_bounds = tables, dict[tuple[str, tuple[int, ...]], int | float]()
         self._graph, self._signatures, self._as_terms = graph, signatures(graph), operands_as_terms(graph)
         self._groups: dict[_Key, dict[Name, int]] = {}
         self._cost_terms: dict[bool, list[CostTerm]] = {}
         self._coarse: dict[_Key, CoarseGraph] = {}
         self._with_repeats: dict[_Key, CoarseGraph] = {}
-        self._marked: tuple[_Key, Marks, CoarseGraph] | None = None
 
     def of(
         self, ties: Ties, *, partial: bool = False, untied: frozenset[str] = frozenset(), marks: Marks = frozenset()
@@ -147,17 +142,13 @@ class Coarsenings:
         """Return the coarse graph.
 
         `partial`: any tensor may be partial, so every read records the operands it goes through. Element-wise operators
-        do not tie the tensors in `untied`. Layers with different `marks` are not identical; only the last graph with
-        marks is cached.
+        do not tie the tensors in `untied`. Layers with different `marks` are not identical.
         """
         key = ties, partial, untied
         if key not in self._coarse:
             self._coarse[key] = self._coarse_graph_of_ties(key)
-        if not ties.repeats or _are_alike_within_variables(self._with_repeats[key], self._coarse[key], marks):
-            return self._coarse[key]
-        if self._marked is None or self._marked[:2] != (key, marks):
-            self._marked = (key, marks, _graph_without_repeats(self._with_repeats[key], marks))
-        return self._marked[2]
+        merges = ties.repeats and marks
+        return _graph_without_repeats(self._with_repeats[key], marks) if merges else self._coarse[key]
 
     def variable_count(self, ties: Ties) -> int:
         """Return the number of variables before identical layers are merged."""
@@ -237,22 +228,6 @@ def _marks_by_variable(coarse: CoarseGraph, marks: Marks) -> dict[int, set[Hasha
     for name, mark in marks:
         marked[coarse.variable_of[name]].add(mark)
     return marked
-
-
-def _are_alike_within_variables(coarse: CoarseGraph, merged: CoarseGraph, marks: Marks) -> bool:
-    """Return True if all variables merged into one have equal marks."""
-    if not marks:
-        return True
-    marked, of_merged = _marks_by_variable(coarse, marks), defaultdict[int, list[int]](list)
-    for v, variable in enumerate(coarse.variables):
-        kind = "tensor" if isinstance(variable, TensorVariable) else "node"
-        of_merged[merged.variable_of[kind, variable.members[0]]].append(v)
-    nothing = set[Hashable]()
-    return all(
-        marked.get(v, nothing) == marked.get(variables[0], nothing)
-        for variables in of_merged.values()
-        for v in variables
-    )
 
 
 def _graph_without_repeats(coarse: CoarseGraph, marks: Marks = frozenset()) -> CoarseGraph:

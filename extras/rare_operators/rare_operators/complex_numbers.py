@@ -13,11 +13,12 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from planner.errors import GraphError
 from planner.pytorch.capture.functionalization import changes_first
-from planner.pytorch.nodes import advice, example, extension, leaves, packet, where
+from planner.pytorch.nodes import example, leaves, packet, where
 from planner.pytorch.private import ComplexTensor, fake_mode_of
 from planner.pytorch.translate.call import UnsupportedError, refuse_if
 from planner.pytorch.translate.compositions import with_gradient
 from planner.pytorch.translate.decompositions import copied
+from rare_operators.fourier import TRANSFORMS
 
 aten = torch.ops.aten
 
@@ -73,7 +74,7 @@ def _rewrite(module: GraphModule, node: Node, parts: dict[Node, tuple[Node, Node
         try:
             part = make_fx(run)(*examples)
         except (UnsupportedError, NotImplementedError, RuntimeError, TypeError) as error:
-            raise GraphError(f"{where(node)}: {node.target} does not support complex numbers here{advice()}") from error
+            raise GraphError(f"{where(node)}: {node.target} does not support complex numbers here") from error
     if packet(node) != "detach":
         _attach(part)
     results = copied(module, node, part, operands)
@@ -86,7 +87,7 @@ def _rewrite(module: GraphModule, node: Node, parts: dict[Node, tuple[Node, Node
 
 def _function(node: Node) -> Any:
     """Return the function to call on complex numbers; for an in-place operator, its functional form."""
-    name, rules = packet(node), {**RULES, **extension().of_complex_numbers}
+    name, rules = packet(node), {**RULES, **TRANSFORMS}
     if not changes_first(node):
         return rules.get(name, node.target)
     name = name.removesuffix("_")
