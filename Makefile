@@ -31,7 +31,7 @@ help:
 	@echo "make lock       write requirements.lock: the versions that install takes, with hashes"
 	@echo "make sbom       write build/sbom.cdx.json: what is installed, as CycloneDX"
 	@echo "make demo       plan a small wide ResNet for 8 workers, calibrate this machine, simulate, train, compare"
-	@echo "make test       what a change may break, in minutes; make test-sample: two cases of every slow test, too"
+	@echo "make test       what a change may break, in minutes; make test-sample: one case of every slow test, too"
 	@echo "make test-all   every test that needs no GPU"
 	@echo "make results    make every experiment under results/ anew"
 	@echo "make docs       build the documents' site into build/site"
@@ -75,7 +75,7 @@ test: install
 	$(BIN)/python -m pytest -m "not gpu and not slow" $(PARALLEL)
 
 test-sample: install
-	$(BIN)/python -m pytest -m "not gpu" --sample 2 $(PARALLEL)
+	$(BIN)/python -m pytest -m "not gpu" --sample 1 $(PARALLEL)
 
 test-all: install
 	$(BIN)/python -m pytest -m "not gpu" $(PARALLEL)
