@@ -25,6 +25,7 @@ from planner.plans.plan import Plan
 from planner.search import SearchOptions
 from planner.search.coarse.coarsen import Coarsenings
 from planner.search.run import search_result
+from planner.search.solver.problem import Limits
 from simulator.projection.replica import NodeShare, Replica, Transfer, replica, rows_read
 from simulator.projection.stack import added, times
 from topologies import Machine
@@ -218,6 +219,9 @@ def _zoo_graph(model: ZooModel, micro_batch: int) -> tuple[Graph, tuple[int, ...
 MANY_NODES = 1000
 """Nodes above which a graph is searched with few of its repeated segments."""
 
+QUICK = Limits(memory_bytes=1 << 29, operations=1.5e9)
+"""Limits of a search for a plan, whose steps are then not all exact: seconds and half a gigabyte."""
+
 
 @dataclass(eq=False)
 class PlanSearch:
@@ -233,7 +237,7 @@ class PlanSearch:
     def best(self, machine: Machine | None) -> tuple[Plan, tuple[int, ...]]:
         """Return the best plan and, if it is one of few segments, the number in each run."""
         objective = "bytes" if machine is None else "time"
-        request = request_of(self._few.graph, self.workers, machine=machine, objective=objective)
+        request = request_of(self._few.graph, self.workers, machine=machine, objective=objective, limits=QUICK)
         return planned(self._few.graph, request, self._coarsenings), self._few.layers
 
     def whole(self, plan: Plan) -> Plan:
