@@ -140,16 +140,23 @@ def test_the_plan_need_be_on_one_host_only(mpi, plan, tmp_path):
 
 
 ON_RANK_1 = """
-import os, signal, threading
+import os, signal, threading, time
 from mpi4py import MPI
 if MPI.COMM_WORLD.rank == 1:
-    threading.Timer(1, os.kill, ({process}, signal.{signal})).start()
+    def send():
+        time.sleep(1)
+        while {disk!r} and os.statvfs({disk!r}).f_bavail:
+            time.sleep(1)
+        os.kill({process}, signal.{signal})
+
+    threading.Thread(target=send, daemon=True).start()
 """
 
 
-def signalled(tmp_path, **what):
+def signalled(tmp_path, *, disk="", **what):
+    """Write a file of operators that sends rank 1 a signal after a second, and when a disk is full if one is named."""
     path = tmp_path / "signalled.py"
-    path.write_text(ON_RANK_1.format(**what))
+    path.write_text(ON_RANK_1.format(disk=str(disk), **what))
     return path
 
 
@@ -260,7 +267,7 @@ def test_an_output_that_is_full_does_not_end_training(plan, tmp_path):
 def test_an_error_is_shown_where_the_log_is_full(plan, tmp_path):
     disk = tmp_path / "disk"
     disk.mkdir()
-    killer = signalled(tmp_path, process="os.getpid()", signal="SIGKILL")
+    killer = signalled(tmp_path, process="os.getpid()", signal="SIGKILL", disk=disk)
     words = (plan, *ENDLESS, "--log-to", disk / "log.csv", "--operators", killer)
     around = mounted(f"mount -t tmpfs -o size=4k none {disk}")
     done = run(IMPLEMENTATIONS["mpich"](), "-n", "2", *EXECUTE, *words, around=around)
