@@ -310,9 +310,8 @@ class _Deciding:
             return
         search = PlanSearch(graph, self.cluster.devices)
         for goal in goals:
-            machine = self.cluster.built if goal == "time" else None
             try:
-                few, layers = search.best(machine)
+                few, layers = search.best(self.cluster.built if goal == "time" else None)
                 plan = search.whole(few)
                 if self._simulates:
                     step = self._simulated(plan, batch)
