@@ -7,6 +7,7 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
+from results.certificate.run import agreed
 from results.decisions import run as decisions
 from results.experiment import Pages, gap, read_data, read_published, table
 from results.operator_coverage.run import read_verification
@@ -148,6 +149,7 @@ FIGURES: tuple[tuple[str, str, Callable[[Any], str]], ...] = (
     ("growth with depth, 1 to 16 times", "scaling", growth),
     ("`joint`, tied graphs", "search_time", lambda data: joint(data, "tied")),
     ("`joint`, untied graphs", "search_time", lambda data: joint(data, "untied")),
+    ("`joint` beside toulbar2, an exact solver of others", "certificate", lambda data: agreed(data["rows"])),
     ("against the Tofu authors' prototype, which has `S`", "other_planners", prototype),
     ("against Alpa's ILP, three MLPs", "other_planners", alpa),
     ("SoyBean's five layers, 16 workers", "soybean_example", soybean),
