@@ -51,6 +51,7 @@ RARE = {
     "a product": lambda self, x, words, lengths: x.cumprod(1),
     "an activation": lambda self, x, words, lengths: F.celu(x),
     "a transform": lambda self, x, words, lengths: torch.fft.rfft(x).abs(),
+    "complex": lambda self, x, words, lengths: torch.polar(x, x).imag,
     "a maximum": lambda self, x, words, lengths: F.adaptive_max_pool1d(x, 2),
     "counts": lambda self, x, words, lengths: x.sum() * torch.bincount(lengths, minlength=5),
     "alike": lambda self, x, words, lengths: F.mse_loss(x[lengths > 1].tanh(), x[lengths > 1].detach()),

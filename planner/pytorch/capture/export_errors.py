@@ -39,8 +39,8 @@ def refuse_devices(module: nn.Module, inputs: dict[str, Any]) -> None:
 
 
 def refuse_complex_numbers(graph: torch.fx.Graph) -> None:
-    """Raise GraphError, with the line, for complex numbers that no extension has replaced by their parts."""
-    for node in graph.nodes:
+    """Raise GraphError, with the line, for complex results without the extension that replaces them by their parts."""
+    for node in graph.nodes if advice() else ():
         if any(isinstance(leaf, torch.Tensor) and leaf.is_complex() for leaf in leaves(example(node))):
             raise GraphError(f"{where(node)}: {packet(node) or node.name} is complex{advice()}")
 
