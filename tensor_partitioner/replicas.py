@@ -20,15 +20,12 @@ from planner.layout.geometry import PRODUCTS
 from planner.layout.ways import STAGES
 from planner.models.zoo import MIXED_FLOAT8, buildable, with_few_layers
 from planner.parallel import RECOMPUTE, Parallel
-from planner.planning import planned, request_of
 from planner.plans.plan import Plan
 from planner.search import SearchOptions
 from planner.search.coarse.coarsen import Coarsenings
 from planner.search.run import search_result
-from planner.search.solver.problem import Limits
 from simulator.projection.replica import NodeShare, Replica, Transfer, replica, rows_read
 from simulator.projection.stack import added, times
-from topologies import Machine
 from topologies.kernels import Attention, Product
 
 Shape = TypeVar("Shape", Product, Attention)
@@ -214,46 +211,6 @@ def _zoo_graph(model: ZooModel, micro_batch: int) -> tuple[Graph, tuple[int, ...
     """
     name, options, layers = with_few_layers(model.name, buildable(model.options), FEW)
     return in_structural_order(planner.model(name, **options, batch=2 * micro_batch, micro_batches=2)), layers
-
-
-MANY_NODES = 1000
-"""Nodes above which a graph is searched with few of its repeated segments."""
-
-QUICK = Limits(memory_bytes=1 << 29, operations=1.5e9)
-"""Limits of a search for a plan, whose steps are then not all exact: seconds and half a gigabyte."""
-
-
-@dataclass(eq=False)
-class PlanSearch:
-    """Searches for the plan with the fewest bytes or, on a machine, the shortest time.
-
-    `graph` must be in structural order. Of a large graph's repeated segments only a few are searched, and all are
-    planned alike.
-    """
-
-    graph: Graph
-    workers: int
-
-    def best(self, machine: Machine | None) -> tuple[Plan, tuple[int, ...]]:
-        """Return the best plan and, if it is one of few segments, the number in each run."""
-        objective = "bytes" if machine is None else "time"
-        request = request_of(self._few.graph, self.workers, machine=machine, objective=objective, limits=QUICK)
-        return planned(self._few.graph, request, self._coarsenings), self._few.layers
-
-    def whole(self, plan: Plan) -> Plan:
-        """Return the plan of the whole graph; segments that were left out are planned like their stand-in."""
-        tensors, nodes = self._few.tensors, self._few.nodes
-        layouts = {name: plan.layouts[tensors.get(name, name)] for name in self.graph.tensors}
-        strategies = {node.name: plan.strategies[nodes.get(node.name, node.name)] for node in self.graph.nodes}
-        return replace(plan, graph=self.graph, layouts=layouts, strategies=strategies)
-
-    @cached_property
-    def _few(self) -> FewSegments:
-        return few_segments(self.graph) if len(self.graph.nodes) > MANY_NODES else FewSegments(self.graph)
-
-    @cached_property
-    def _coarsenings(self) -> Coarsenings:
-        return Coarsenings(self._few.graph, few=self._few)
 
 
 def computed_dtype(graph: Graph) -> str:

@@ -246,9 +246,6 @@ class _Placing:
                 self._place_by_readers(self._tensors, name, "operand", reading)
 
 
-# Shortened graphs: of each run of repeated segments one stands for those that are equivalent to it.
-
-
 FEW = 3
 """The first segment, a representative of those between, and the last. One more is kept if the last two differ."""
 
@@ -285,22 +282,17 @@ def few_segments(graph: Graph) -> FewSegments:
     if [len(run) for run in repeats_of(few).runs] != [len(segments) for segments in kept.values()]:
         return FewSegments(graph)
     instead = {segment: kept[run][1] for run in kept for segment in set(run).difference(kept[run])}
-    return FewSegments(
-        few,
-        tuple(map(len, repeats.runs)),
-        _stand_ins(repeats.nodes, instead),
-        _stand_ins(repeats.tensors, instead),
-    )
+    nodes, tensors = (_stand_ins(places, instead) for places in (repeats.nodes, repeats.tensors))
+    return FewSegments(few, tuple(map(len, repeats.runs)), nodes, tensors)
 
 
 def _stand_ins(places: Mapping[str, SegmentPlace], instead: Mapping[int, int]) -> dict[str, str]:
     """Return, for the names in segments that others stand for, the names at their positions in those."""
-    names = {place: name for name, place in places.items()}
-    return {
-        name: names[SegmentPlace(instead[place.segment], place.position)]
-        for name, place in places.items()
-        if place.segment in instead
-    }
+    names, left_out = (
+        {place: name for name, place in places.items()},
+        (of for of in places if places[of].segment in instead),
+    )
+    return {name: names[places[name]._replace(segment=instead[places[name].segment])] for name in left_out}
 
 
 class _Segments:

@@ -54,8 +54,9 @@ from tensor_partitioner.decision.sources import (
     source_of,
 )
 from tensor_partitioner.decision.why import AS_FAST, Projected, machine_facts, model_facts, ranked, verdict, warning
+from tensor_partitioner.plan_search import PlanSearch
 from tensor_partitioner.projection import Work, project_plan, project_source, simulated_step
-from tensor_partitioner.replicas import Inner, PlanSearch, Source
+from tensor_partitioner.replicas import Inner, Source
 from topologies import Machine
 
 

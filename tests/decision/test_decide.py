@@ -15,14 +15,14 @@ from planner.parallel import Parallel
 from planner.plans.check import check_plan, check_search
 from simulator.projection.network import cluster, cluster_of
 from simulator.projection.stack import STACKS
-from tensor_partitioner import replicas
+from tensor_partitioner import plan_search
 from tensor_partitioner.commands.decide import main
 from tensor_partitioner.commands.plan import main as plan_command
 from tensor_partitioner.commands.simulate import main as simulate
 from tensor_partitioner.decision import decide
 from tensor_partitioner.decision.deciding import _Deciding
 from tensor_partitioner.projection import project, project_plan, project_source
-from tensor_partitioner.replicas import GraphModel, PlanSearch
+from tensor_partitioner.replicas import GraphModel
 from tests.project.test_plan_command import run
 
 SMALL = {"heads": 4, "sequence": 32, "vocabulary": 256, "dtype": "mixed", "optimizer": "adam"}
@@ -370,11 +370,11 @@ def test_a_replica_of_very_many_workers_is_planned_for_a_micro_batch(tmp_path):
 @pytest.mark.parametrize("goal", ["bytes", "time"])
 @pytest.mark.parametrize("name", ["transformer-6-64", "llama-5-64", "encoder-decoder-5-64", "mlp-7-64"])
 def test_a_plan_searched_with_few_layers_costs_as_much_for_all(name, goal, monkeypatch):
-    monkeypatch.setattr(replicas, "MANY_NODES", 0)
+    monkeypatch.setattr(plan_search, "MANY_NODES", 0)
     options = {} if name.startswith("mlp") else {"heads": 4, "sequence": 16, "vocabulary": 64}
     graph = in_structural_order(planner.model(name, **options, batch=8))
     machine = cluster("hgx-h100")
-    search = PlanSearch(graph, 8)
+    search = plan_search.PlanSearch(graph, 8)
     few, layers = search.best(machine.built if goal == "time" else None)
     whole = search.whole(few)
     assert len(few.graph.nodes) < len(whole.graph.nodes)
