@@ -288,10 +288,8 @@ def few_segments(graph: Graph) -> FewSegments:
 
 def _stand_ins(places: Mapping[str, SegmentPlace], instead: Mapping[int, int]) -> dict[str, str]:
     """Return, for the names in segments that others stand for, the names at their positions in those."""
-    names, left_out = (
-        {place: name for name, place in places.items()},
-        (of for of in places if places[of].segment in instead),
-    )
+    names = {place: name for name, place in places.items()}
+    left_out = (name for name in places if places[name].segment in instead)
     return {name: names[places[name]._replace(segment=instead[places[name].segment])] for name in left_out}
 
 

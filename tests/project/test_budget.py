@@ -12,13 +12,13 @@ BUDGETS = {
     "tensor_partitioner": 5290,
     "tdl": 2643,
     "topologies": 2015,
-    "planner": 18842,
+    "planner": 18841,
     "simulator": 3326,
     "executor": 7784,
 }
 """Lines that are neither blank, comment, docstring nor import, by package."""
 
-ALL = 39_900
+ALL = 39_899
 """Of all packages together, which only goes down."""
 
 BESIDE = {"results": 13_136, "tests": 35_165}
