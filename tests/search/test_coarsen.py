@@ -2,7 +2,6 @@
 
 import json
 import random
-import time
 from dataclasses import fields, replace
 
 import pytest
@@ -255,11 +254,10 @@ def test_published_bytes_of_a_perceptron():
 
 
 @pytest.mark.parametrize("batch_norm", [False, True])
-def test_a_large_network_is_planned_in_seconds(batch_norm):
+def test_a_large_network_is_planned(batch_norm):
     options = {"batch": 8, "optimizer": "none" if not batch_norm else "momentum", "batch_norm": batch_norm}
     graph = build("wresnet-152-10", **options)
-    started = time.process_time()
     plan = search(graph, SearchOptions((2, 2, 2)))
-    assert time.process_time() - started < 10
+    assert plan.total_bytes == plan.search.bytes[plan.search.winner]
     if not batch_norm:
         assert plan.search.bytes["recursive"] < 4 * 9_625_189_120

