@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from statistics import geometric_mean
 from typing import Any
 
-from results import bars
 from results.experiment import table
+from results.pictures import Bar, Panel, draw_bars
 from results.throughput import DEVICES, MACHINE, Row
 from results.wresnet_throughput.systems.host import with_host_memory
 from topologies import load_topology
@@ -172,7 +172,7 @@ def picture(  # noqa: PLR0913 -- what is drawn, by name
     """Draw rates relative to ideal; `band` is what the paper's text says of tofu's."""
     cells = by_cell(data)
     drawn = [
-        bars.Panel(
+        Panel(
             name,
             {under: [_bar(cells, model, system) for system in systems] for under, model in models.items()},
             across,
@@ -184,11 +184,11 @@ def picture(  # noqa: PLR0913 -- what is drawn, by name
     note = "at each bar: samples per second over 8 GPUs; OOM: out of memory with any batch"
     note += f"; shaded: tofu's in Tofu's text, {band[0]:.0%} to {band[1]:.0%}" if band else ""
     colours = {system: COLOURS[system] for system in systems}
-    return bars.draw(title, drawn, colours, columns=1, note=note, width=760)
+    return draw_bars(title, drawn, colours, columns=1, note=note, width=10)
 
 
-def _bar(cells: Cells, model: str, system: str) -> bars.Bar:
+def _bar(cells: Cells, model: str, system: str) -> Bar:
     share, ideal = rate(cells, model, system), rate(cells, model, "ideal")
     height = share / ideal if share and ideal else 0.0
     label = _said(cells, model, system)
-    return bars.Bar(system, height, label="?" if label == NOT_MEASURED else label)
+    return Bar(system, height, label="?" if label == NOT_MEASURED else label)

@@ -5,9 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from results import svg
+from matplotlib.axes import Axes
+from matplotlib.patches import Rectangle
+
 from results.experiment import Pages, publish, table
 from results.partition_picture import wresnet_plan
+from results.pictures import figure_of, text_of
 
 HERE = Path(__file__).parent
 BATCH, CHANNEL, OUT, IN, SPACE = "#3b6fb5", "#e08a2c", "#3f9b57", "#8e5bb0", "#999999"
@@ -25,66 +28,62 @@ ROWS = (
     ("y", "y", OF_ACTIVATION),
 )
 CELL, ROW, LEFT, COLUMN = 22, 20, 130, 178
+INCH = 80
+"""Units of the picture per inch."""
 
 
-def steps(x: float, y: float, choices: list[str], known: dict[str, tuple[str, str]]) -> list[str]:
-    """Draw one square per step, coloured and lettered by what it splits."""
-    parts = []
-    for step, choice in enumerate(choices):
-        colour, letter = known.get(choice, ("#dddddd", choice))
-        at = x + step * CELL
-        parts.append(svg.bar(at, y, CELL - 3, ROW - 4, colour))
-        parts.append(svg.text(at + (CELL - 3) / 2, y + 12, letter, 'text-anchor="middle" fill="white" font-size="11"'))
-    return parts
+def box(axes: Axes, place: tuple[float, float], size: tuple[float, float], colour: str) -> None:
+    """Draw a filled rectangle from its upper left corner."""
+    axes.add_patch(Rectangle(place, *size, facecolor=colour, linewidth=0))
 
 
-def convolution(x: float, y: float, conv: dict[str, Any]) -> list[str]:
-    """Draw what a convolution reads, along what it and its gradients are computed, and what it makes."""
-    parts = []
+def draw_convolution(axes: Axes, x: float, y: float, conv: dict[str, Any]) -> None:
+    """Draw what a convolution reads, along what it and its gradients are computed, and what it makes.
+
+    There is a square per step, coloured and lettered by what the step splits.
+    """
     for number, (key, label, known) in enumerate(ROWS):
         if key not in conv:
             continue
         top = y + number * ROW
-        parts += [svg.text(x, top + 12, label, 'font-size="11"'), *steps(x + 26, top, conv[key], known)]
+        axes.text(x, top + 12, label)
+        for step, choice in enumerate(conv[key]):
+            colour, letter = known.get(choice, ("#dddddd", choice))
+            left = x + 26 + step * CELL
+            box(axes, (left, top), (CELL - 3, ROW - 4), colour)
+            axes.text(left + (CELL - 3) / 2, top + 12, letter, ha="center", color="white")
         size = conv.get(f"{key}_megabytes")
         if size is not None:
-            parts.append(
-                svg.text(
-                    x + 30 + 3 * CELL,
-                    top + 12,
-                    f"{size:,.0f} MB" if size >= 1 else f"{size:.1f} MB",
-                    'font-size="10" fill="#555"',
-                )
-            )
-    return parts
+            megabytes = f"{size:,.0f} MB" if size >= 1 else f"{size:.1f} MB"
+            axes.text(x + 30 + 3 * CELL, top + 12, megabytes, color="#555555")
 
 
 def picture(blocks: list[dict[str, Any]]) -> str:
     """Draw one band per run of blocks with equal decisions."""
     band = len(ROWS) * ROW + 16
-    width, height = LEFT + len(PARTS) * COLUMN + 10, 62 + band * len(blocks)
+    width, height = LEFT + len(PARTS) * COLUMN + 10, 24 + band * len(blocks)
     title = f"{wresnet_plan.MODEL}, batch {wresnet_plan.BATCH}: what each of three steps splits, left to right"
-    parts = []
-    for number, (colour, name) in enumerate(LEGEND):
-        parts.append(svg.bar(8 + 150 * number, 24, 14, 14, colour))
-        parts.append(svg.text(28 + 150 * number, 36, name))
-    parts += [svg.text(LEFT + column * COLUMN, 54, part, 'font-weight="bold"') for column, part in enumerate(PARTS)]
+    figure = figure_of(title, {name: colour for colour, name in LEGEND}, (width / INCH, height / INCH + 0.7))
+    axes = figure.subplots()
+    axes.set(xlim=(0, width), ylim=(height, 0))
+    axes.set_axis_off()
+    for column, part in enumerate(PARTS):
+        axes.text(LEFT + column * COLUMN, 16, part, fontweight="bold")
     for number, run in enumerate(blocks):
-        top = 62 + band * number
-        shade = "#f6f6f6" if number % 2 else "#ffffff"
-        parts.append(svg.bar(0, top - 4, width, band, shade))
+        top = 24 + band * number
+        box(axes, (0, top - 4), (width, band), "#f6f6f6" if number % 2 else "#ffffff")
         stage, _, unit = run["first"].partition(".")
-        parts.append(svg.text(8, top + 14, stage, 'font-weight="bold"'))
+        axes.text(8, top + 14, stage, fontweight="bold")
         last = run["last"].partition(".")[2].removeprefix("unit")
         many = f"blocks {unit.removeprefix('unit')} to {last}" if run["blocks"] > 1 else unit.replace("unit", "block ")
-        parts.append(svg.text(8, top + 32, many))
+        axes.text(8, top + 32, many)
         drawn = {part: run["convolutions"].get(part) for part in PARTS}
         if "conv" in run["convolutions"]:
             drawn["conv1"] = run["convolutions"]["conv"]
         for column, part in enumerate(PARTS):
             if drawn[part]:
-                parts += convolution(LEFT + column * COLUMN, top, drawn[part])
-    return svg.drawing(width, height, title, parts)
+                draw_convolution(axes, LEFT + column * COLUMN, top, drawn[part])
+    return text_of(figure)
 
 
 def rendered(moved: dict[str, dict[str, float]]) -> str:

@@ -6,11 +6,9 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from results import scatter, svg
-from results.scatter import SIDE
+from results.pictures import BLUE, GREEN, ORANGE, RED, draw_points, figure_of, text_of
 
-LEFT, TOP, GAP, BOTTOM = 70, 76, 90, 50
-COLOURS = (svg.BLUE, svg.GREEN, svg.ORANGE, svg.RED)
+COLOURS = (BLUE, GREEN, ORANGE, RED)
 TITLES = {"own": "calibrated with the plan", "plain": "calibrated without it"}
 FIFTH = 1.2
 
@@ -22,14 +20,14 @@ def draw(cells: Sequence[Mapping[str, Any]]) -> str:
     values = [second for cell in cells for second in (cell["measured_s"], *cell["predicted_s"].values())]
     ends = 10.0 ** math.floor(math.log10(min(values))), 10.0 ** math.ceil(math.log10(max(values)))
     transports = list(dict.fromkeys(cell["transport"] for cell in cells))
-    parts = svg.legend(LEFT, {f"ranks: {count}": colour for count, colour in colours.items()})
-    for row, transport in enumerate(transports):
+    title = "Seconds of a step, predicted over measured; dashed: 20% off"
+    legend = {f"ranks: {count}": colour for count, colour in colours.items()}
+    figure = figure_of(title, legend, (4.6 * len(TITLES), 4.6 * len(transports)))
+    rows = figure.subplots(len(transports), len(TITLES), squeeze=False)
+    for row, transport in zip(rows, transports, strict=True):
         mine = [cell for cell in cells if cell["transport"] == transport]
-        for column, (name, title) in enumerate(TITLES.items()):
-            left, top = LEFT + column * (SIDE + GAP), TOP + row * (SIDE + GAP)
+        for axes, (name, heading) in zip(row, TITLES.items(), strict=True):
             points = [(cell["measured_s"], cell["predicted_s"][name], colours[cell["ranks"]]) for cell in mine]
-            parts += scatter.panel((left, top), points, ("measured, s", "predicted, s"), ends, (FIFTH,))
-            parts.append(svg.text(left + 6, top - 8, f"{transport}: {title}", 'font-weight="bold"'))
-    heading = "Seconds of a step, predicted over measured; dashed: 20% off"
-    height = TOP + len(transports) * (SIDE + GAP) - GAP + BOTTOM
-    return svg.drawing(LEFT + len(TITLES) * (SIDE + GAP) - GAP + 20, height, heading, parts)
+            draw_points(axes, points, ("measured, s", "predicted, s"), ends, (FIFTH,))
+            axes.set_title(f"{transport}: {heading}", loc="left", fontsize=9)
+    return text_of(figure)

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from results import scatter, svg
-from results.scatter import SIDE
+from results.pictures import BLUE, GREY, ORANGE, Point, draw_points, ends_of, figure_of, text_of
 
-LEFT, TOP, GAP = 70, 76, 90
-BOTTOM = 60
-COLOURS = {"test": svg.BLUE, "fit": svg.ORANGE, "null": svg.GREY}
-TENTH, TWICE = 1.1, 2.0
+COLOURS = {"test": BLUE, "fit": ORANGE, "null": GREY}
+NAMES = {"test": "not fitted on", "fit": "fitted on", "null": "one constant rate"}
+OFF = (1.1, 2.0)
 
 Row = Mapping[str, Any]
-Point = tuple[float, float, str]
 
 
 def draw(data: Mapping[str, Any]) -> str:
@@ -22,27 +19,20 @@ def draw(data: Mapping[str, Any]) -> str:
     seconds = [row for row in data["predictions"] if row.get("error") is not None]
     rows = seconds or [row for row in data["predictions"] if row.get("measured_bytes")]
     names = ("measured_s", "predicted_s") if seconds else ("measured_bytes", "predicted_bytes")
-    scale = 1.0 if seconds else 2.0**-30
-    points = [(row[names[0]] * scale, row[names[1]] * scale, row["part"]) for row in rows]
-    nulls = [(row["measured_s"], row["null_s"], "null") for row in seconds]
-    unit = "s" if seconds else "GiB"
-    title = f"{data['set']}: predicted over measured"
-    parts = svg.legend(LEFT, legend(points, nulls))
-    parts += panel(LEFT, [*nulls, *points], (f"measured, {unit}", f"predicted, {unit}"))
+    scale, unit = (1.0, "s") if seconds else (2.0**-30, "GiB")
+    points = [(row["measured_s"], row["null_s"], COLOURS["null"]) for row in seconds]
+    points += [(row[names[0]] * scale, row[names[1]] * scale, COLOURS[row["part"]]) for row in rows]
     relative = list(beside_fastest(seconds))
-    width = LEFT + SIDE + 30
+    panels = 2 if relative else 1
+    shown = {colour for _, _, colour in points}
+    legend = {NAMES[part]: colour for part, colour in COLOURS.items() if colour in shown}
+    figure = figure_of(f"{data['set']}: predicted over measured", legend, (4.6 * panels, 4.8))
+    axes = figure.subplots(1, panels, squeeze=False)[0]
+    draw_points(axes[0], points, (f"measured, {unit}", f"predicted, {unit}"), ends_of(points), OFF)
     if relative:
-        left = LEFT + SIDE + GAP
-        parts += panel(left, relative, ("measured, times the fastest of its group", "predicted, likewise"), least=1.0)
-        width = left + SIDE + 30
-    return svg.drawing(width, TOP + SIDE + BOTTOM, title, parts)
-
-
-def legend(points: Sequence[Point], nulls: Sequence[Point]) -> dict[str, str]:
-    """Return what the colours of these points mean."""
-    names = {"test": "not fitted on", "fit": "fitted on", "null": "one constant rate"}
-    parts = {part for _, _, part in (*points, *nulls)}
-    return {name: COLOURS[part] for part, name in names.items() if part in parts}
+        ends = 1.0, ends_of(relative)[1]
+        draw_points(axes[1], relative, ("measured / the fastest of its group", "predicted / the fastest"), ends, OFF)
+    return text_of(figure)
 
 
 def beside_fastest(rows: Iterable[Row]) -> Iterable[Point]:
@@ -57,12 +47,5 @@ def beside_fastest(rows: Iterable[Row]) -> Iterable[Point]:
                 yield (
                     row["measured_s"] / row["batch"] / best[0],
                     row["predicted_s"] / row["batch"] / best[1],
-                    row["part"],
+                    COLOURS[row["part"]],
                 )
-
-
-def panel(left: float, points: Sequence[Point], axes: tuple[str, str], least: float | None = None) -> list[str]:
-    """Draw points with lines a tenth and a factor of two off."""
-    shown = [(x, y, COLOURS[part]) for x, y, part in points]
-    low, high = scatter.ends_of(shown)
-    return scatter.panel((left, TOP), shown, axes, (least or low, high), (TENTH, TWICE))

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import planner
-from results import bars
 from results.experiment import Pages, publish, read_published, table
+from results.pictures import Bar, Panel, draw_bars
 from results.searchers import TOFUS
 from results.throughput import HALVES, MACHINE, Row
 from simulator.report import plan_program
@@ -94,7 +94,7 @@ def _verdicts(rows: list[Row]) -> Iterator[str]:
 def picture(rows: list[Row]) -> str:
     """Draw seconds per iteration, what communication adds paler."""
     panels = [
-        bars.Panel(
+        Panel(
             f"{model}, batch {CASES[model]}",
             {plan["search"]: [_bar(plan)] for plan in rows if plan["model"] == model},
             "search",
@@ -103,7 +103,7 @@ def picture(rows: list[Row]) -> str:
         for model in CASES
     ]
     note = "paler: what communication adds; dashed: out of memory"
-    return bars.draw(
+    return draw_bars(
         "Iterations under the plans of several searches, 8 GPUs of a p2.8xlarge (Tofu, Figure 10)",
         panels,
         COLOURS,
@@ -111,9 +111,9 @@ def picture(rows: list[Row]) -> str:
     )
 
 
-def _bar(plan: Mapping[str, Any]) -> bars.Bar:
+def _bar(plan: Mapping[str, Any]) -> Bar:
     silent = plan["seconds_without_communication"]
-    return bars.Bar(plan["search"], silent, plan["seconds"] - silent, fits=plan["fits"], label=f"{plan['seconds']:.2f}")
+    return Bar(plan["search"], silent, plan["seconds"] - silent, fits=plan["fits"], label=f"{plan['seconds']:.2f}")
 
 
 if __name__ == "__main__":

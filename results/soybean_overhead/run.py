@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from results import bars, svg
 from results.experiment import Pages, publish, table
+from results.pictures import BLUE, GREEN, ORANGE, Bar, Panel, draw_bars
 from results.steps import GIGABYTE, MACHINES, MILLISECONDS, Row, exposed, graph, only, plan, steps
 
 HERE = Path(__file__).parent
@@ -22,7 +22,7 @@ MODELS: dict[str, tuple[str, dict[str, int]]] = {
 }
 """Figure 8 has the MLPs, by layers and units, Figure 9 the CNNs, by layers, channels and images."""
 
-COLOURS = dict(zip(SYSTEMS, (svg.BLUE, svg.ORANGE, svg.GREEN), strict=True))
+COLOURS = dict(zip(SYSTEMS, (BLUE, ORANGE, GREEN), strict=True))
 
 
 def measured(title: str) -> Iterable[Row]:
@@ -83,13 +83,13 @@ def picture(rows: list[Row]) -> str:
         for workers in WORKERS:
             by_system = cells(rows, title, workers, MACHINES[0])
             groups[str(workers)] = [
-                bars.Bar(name, row["without_communication"], exposed(row), fits=row["fits"])
+                Bar(name, row["without_communication"], exposed(row), fits=row["fits"])
                 for name, row in by_system.items()
             ]
-        panels.append(bars.Panel(title, groups, "GPUs", "seconds per step"))
+        panels.append(Panel(title, groups, "GPUs", "seconds per step"))
     title = "A training step on the GPUs of a p2.8xlarge, simulated (SoyBean, Figures 8 and 9)"
     note = "paler: what communication adds; hollow: does not fit in memory; on one GPU all are the same"
-    return bars.draw(title, panels, COLOURS, note=note)
+    return draw_bars(title, panels, COLOURS, note=note)
 
 
 def pages(data: Any) -> Pages:

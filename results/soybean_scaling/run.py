@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from planner.program.lower import lower
-from results import bars, svg
 from results.experiment import Pages, publish, read_published, table
+from results.pictures import BLUE, GREEN, Bar, Panel, draw_bars
 from results.steps import GIGABYTE, MACHINES, MILLISECONDS, Row, exposed, graph, only, plan, step, steps
 from topologies import load_topology
 
@@ -22,7 +22,7 @@ WORKERS = 8
 SYSTEMS = ("data", "SoyBean")
 """Those of the figure."""
 
-COLOURS = {"data": svg.BLUE, "SoyBean": svg.GREEN}
+COLOURS = {"data": BLUE, "SoyBean": GREEN}
 
 
 def alone(title: str) -> Iterable[Row]:
@@ -124,14 +124,14 @@ def picture(data: Any) -> str:
     for title in MODELS:
         groups = {
             str(batch): [
-                bars.Bar(row["system"], speedup(data, row), fits=row["fits"])
+                Bar(row["system"], speedup(data, row), fits=row["fits"])
                 for row in pair(data, title, batch, MACHINES[0])
             ]
             for batch in BATCHES
         }
-        panels.append(bars.Panel(title, groups, "batch", "speed-up over one GPU"))
+        panels.append(Panel(title, groups, "batch", "speed-up over one GPU"))
     title = f"Speed-up on {WORKERS} GPUs of a p2.8xlarge, simulated (SoyBean, Figure 10)"
-    return bars.draw(title, panels, COLOURS, note="hollow: does not fit in memory")
+    return draw_bars(title, panels, COLOURS, note="hollow: does not fit in memory")
 
 
 def pages(data: Any) -> Pages:

@@ -21,7 +21,7 @@ BUDGETS = {
 ALL = 39_899
 """Of all packages together, which only goes down."""
 
-BESIDE = {"results": 13_136, "tests": 35_165}
+BESIDE = {"results": 13_067, "tests": 35_161}
 """Of experiments and tests."""
 
 LAYOUT = {tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.COMMENT, tokenize.ENDMARKER}
