@@ -16,7 +16,7 @@ from results.mutants.formats import mutant, shares
 from results.mutants.watch import DETECTORS, MEMORY_BYTES, SECONDS, Fault, controls, watched
 
 HERE = Path(__file__).parent
-COUNT, SEED = 10_000, 2
+COUNT, SEED = 100_000, 7
 
 
 def measured_data(count: int, seed: int) -> dict[str, Any]:
