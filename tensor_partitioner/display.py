@@ -288,11 +288,17 @@ class StatusLine:
             self._thread.start()
 
     def end(self, task: TrackedTask) -> None:
-        """Stop showing a task. The line is removed with the last task."""
-        self._tasks.remove(task)
-        if not self._tasks:
-            self._stopped.set()
-            self._thread.join()
+        """Stop showing a task, unless the line is closed. The line is removed with the last task."""
+        if task in self._tasks:
+            self._tasks.remove(task)
+            if not self._tasks:
+                self._stopped.set()
+                self._thread.join()
+
+    def close(self) -> None:
+        """Stop showing tasks, also those that an error left unfinished."""
+        for task in list(self._tasks):
+            self.end(task)
 
     def _show(self) -> None:
         on_terminal = sys.stderr.isatty()

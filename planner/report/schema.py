@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 import numpy as np
@@ -21,7 +21,8 @@ from tensor_partitioner.display import Shown
 
 FORMAT = "report/1"
 
-Matrix = tuple[tuple[int, ...], ...]
+Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+Matrix = tuple[tuple[Count, ...], ...]
 Setting = bool | int | float | str | None
 
 
@@ -37,8 +38,8 @@ class BufferUse(_ReportRecord, frozen=True, kw_only=True):
     """A buffer that was alive at the peak."""
 
     name: str
-    worker: int
-    nbytes: int
+    worker: Count
+    nbytes: Count
 
 
 class DeviceMemory(_ReportRecord, frozen=True, kw_only=True):
@@ -51,12 +52,12 @@ class DeviceMemory(_ReportRecord, frozen=True, kw_only=True):
     """
 
     device: str
-    workers: tuple[int, ...]
-    peak_bytes: int
-    capacity_bytes: int | None = None
+    workers: tuple[Count, ...]
+    peak_bytes: Count
+    capacity_bytes: Count | None = None
     verdict: Literal["fits", "out of memory", "unknown"] = "unknown"
     peak_at_s: float | None = None
-    by_kind: Mapping[str, int] = {}
+    by_kind: Mapping[str, Count] = {}
     largest: tuple[BufferUse, ...] = ()
 
 
@@ -64,7 +65,7 @@ class LinkUse(_ReportRecord, frozen=True, kw_only=True):
     """One direction of a link over a step: bytes that crossed it, and the used fraction of its capacity (0..1)."""
 
     name: str
-    nbytes: int
+    nbytes: Count
     utilisation: float
 
 
@@ -76,9 +77,9 @@ class CollectiveUse(_ReportRecord, frozen=True, kw_only=True):
 
     operation: str
     algorithm: str
-    count: int
-    nbytes: int
-    wire_bytes: int
+    count: Count
+    nbytes: Count
+    wire_bytes: Count
 
 
 class Spending(_ReportRecord, frozen=True, kw_only=True):
@@ -88,7 +89,7 @@ class Spending(_ReportRecord, frozen=True, kw_only=True):
     latency and waiting are what blocks the worker. `hidden_s` is the time it communicated without being blocked.
     """
 
-    worker: int
+    worker: Count
     compute_s: float = 0.0
     copies_s: float = 0.0
     launches_s: float = 0.0
@@ -105,7 +106,7 @@ class Bottleneck(_ReportRecord, frozen=True, kw_only=True):
     """
 
     phase: str
-    worker: int
+    worker: Count
     begin_s: float
     end_s: float
     kind: str
@@ -123,8 +124,8 @@ class TaskSeconds(_ReportRecord, frozen=True, kw_only=True):
     class.
     """
 
-    worker: int
-    task: int
+    worker: Count
+    task: Count
     kind: TaskKind
     what: str
     seconds: float
@@ -138,9 +139,9 @@ class CheckResult(_ReportRecord, frozen=True, kw_only=True):
     """
 
     passed: bool
-    tensors: int
-    failed: int = 0
-    undecided: int = 0
+    tensors: Count
+    failed: Count = 0
+    undecided: Count = 0
     worst_tensor: str
     worst_difference: float | None
     tolerance: float
@@ -149,7 +150,7 @@ class CheckResult(_ReportRecord, frozen=True, kw_only=True):
 class Evaluation(_ReportRecord, frozen=True, kw_only=True):
     """The result on held-out samples after `step` steps: the fraction of correct answers, 0..1, or the mean loss."""
 
-    step: int
+    step: Count
     accuracy: float | None = None
     loss: float | None = None
 
@@ -158,7 +159,7 @@ class OutsideArena(_ReportRecord, frozen=True, kw_only=True):
     """Memory used on the training path outside the arena; `nbytes` is None if it cannot be known."""
 
     what: str
-    nbytes: int | None = None
+    nbytes: Count | None = None
 
 
 class Report(Shown, _ReportRecord, frozen=True, kw_only=True):
@@ -176,17 +177,17 @@ class Report(Shown, _ReportRecord, frozen=True, kw_only=True):
     model: str
     searcher: str
     placements: str  # "S", "S,R", ...
-    workers: int
-    ways: tuple[int, ...]
+    workers: Count
+    ways: tuple[Count, ...]
     planned_bytes: Matrix  # as planned
     bytes: Matrix  # as moved by the simulated or real machine
-    arena_bytes: tuple[int, ...]  # one per worker, as allocated
-    wire_bytes: int | None = None  # simulator: bytes between devices, by the libraries' algorithms
+    arena_bytes: tuple[Count, ...]  # one per worker, as allocated
+    wire_bytes: Count | None = None  # simulator: bytes between devices, by the libraries' algorithms
     collectives: tuple[CollectiveUse, ...] = ()  # simulator, if a library is used
-    classes: int | None = None  # simulator: number of simulated workers, one per class of equivalent ones
-    batch: int | None = None
+    classes: Count | None = None  # simulator: number of simulated workers, one per class of equivalent ones
+    batch: Count | None = None
     dtype: str | None = None
-    steps: int = 1  # iterations simulated, or run and timed
+    steps: Count = 1  # iterations simulated, or run and timed
     seconds_per_step: float | None = None  # median over the timed steps; None if it could not run
     step_seconds: tuple[float, ...] = ()  # each timed step
     seconds_without_communication: float | None = None  # simulator: transfers are free, dependencies kept
@@ -197,7 +198,7 @@ class Report(Shown, _ReportRecord, frozen=True, kw_only=True):
     bottlenecks: tuple[Bottleneck, ...] = ()  # simulator, in order
     data_parallel: Mapping[str, object] | None = None  # in reports before 0.4; unused
     tasks: tuple[TaskSeconds, ...] = ()  # of the last step; empty unless requested
-    planned_arena_bytes: tuple[int, ...] = ()  # one per worker; executor: as predicted by the program
+    planned_arena_bytes: tuple[Count, ...] = ()  # one per worker; executor: as predicted by the program
     devices: tuple[DeviceMemory, ...] = ()
     outside_arena: tuple[OutsideArena, ...] = ()
     losses: tuple[float | None, ...] = ()  # executor, one per step; None if not finite
@@ -205,7 +206,7 @@ class Report(Shown, _ReportRecord, frozen=True, kw_only=True):
     eval_accuracy: float | None = None  # the same on held-out data
     eval_loss: float | None = None  # the loss on held-out data, if that is the metric
     evaluations: tuple[Evaluation, ...] = ()  # executor, in order; the last one's values are those above
-    first_step: int = 0  # executor: number of steps before, if resumed from a checkpoint
+    first_step: Count = 0  # executor: number of steps before, if resumed from a checkpoint
     check: CheckResult | None = None
     settings: Mapping[str, Setting] = {}  # "prefetch", "backend", "transport", "overlap", ...
     format: str = FORMAT

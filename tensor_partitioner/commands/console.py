@@ -197,7 +197,8 @@ class Main:
         complete(self.command)
         collect_seldom()
         status: object = 0
-        shown = STATUS.set(StatusLine())
+        line = StatusLine()
+        shown = STATUS.set(line)
         try:
             with warnings.catch_warnings():
                 warnings.showwarning = _each_once()
@@ -211,6 +212,7 @@ class Main:
             message, status = describe_failure(error)
             print(f"error: {message}", file=sys.stderr, flush=True)
         finally:
+            line.close()
             STATUS.reset(shown)
         sys.exit(status if isinstance(status, int) else 0)
 

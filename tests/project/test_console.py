@@ -125,6 +125,21 @@ def test_progress_is_a_line_that_goes_on_a_terminal_and_plain_lines_in_a_pipe(ca
     assert any(re.fullmatch(r"working: 1 of 2, \d+ s, about \d+ s left", line) for line in lines)
 
 
+def test_an_error_ends_the_line_of_unfinished_tasks(capsys, monkeypatch):
+    monkeypatch.setattr(display, "PIPE_S", (0.01, 0.01))
+    unfinished = []
+
+    def fail():
+        unfinished.append(tracked("working", (1, 2)))
+        next(unfinished[0])
+        raise PlanError("it fails")
+
+    exit_status(command_errors(click.Command("works", callback=fail)), [])
+    capsys.readouterr()
+    assert not any(thread.name.endswith("(_show)") for thread in threading.enumerate())
+    unfinished.clear()
+
+
 def test_what_is_done_soon_is_not_spoken_of(capsys, monkeypatch):
     monkeypatch.setattr(display, "PIPE_S", (1000.0, 1000.0))
     exit_status(command_errors(click.Command("works", callback=lambda: list(tracked("working", (1, 2))))), [])

@@ -45,6 +45,7 @@ def test_contradictions_are_refused(report, change, message):
     ("old", "new", "message"),
     [
         (b'"workers": 2', b'"workers": "two"', r"bad\.json: Expected `int`.*\$\.workers"),
+        (b'"workers": 2', b'"workers": 2' + b"0" * 400, r"bad\.json: Expected `int` <= .*\$\.workers"),
         (b'"workers": 2', b'"workerz": 2', r"bad\.json: .*workerz"),
         (b'"source": "simulator"', b'"source": "guess"', r"bad\.json: .*\$\.source"),
         (b'"ways"', b"ways", r"bad\.json: JSON is malformed"),
