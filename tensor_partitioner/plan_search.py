@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+from msgspec import structs
+
 from planner.graph.ir import Graph
 from planner.graph.repeats import FewSegments, few_segments
 from planner.planning import planned, request_of
@@ -42,7 +44,10 @@ class PlanSearch:
         tensors, nodes = self._few.tensors, self._few.nodes
         layouts = {name: plan.layouts[tensors.get(name, name)] for name in self.graph.tensors}
         strategies = {node.name: plan.strategies[nodes.get(node.name, node.name)] for node in self.graph.nodes}
-        return replace(plan, graph=self.graph, layouts=layouts, strategies=strategies)
+        search = plan.search
+        if self._few.layers and search is not None:  # the bound is of plans whose segments are alike
+            search = structs.replace(search, lower_bound=None, bound_by="")
+        return replace(plan, graph=self.graph, layouts=layouts, strategies=strategies, search=search)
 
     @cached_property
     def _few(self) -> FewSegments:

@@ -299,9 +299,12 @@ class _Segments:
     def __init__(self, graph: Graph, repeats: Repeats) -> None:
         self._graph, self._repeats, self._sums = graph, repeats, frozenset(graph.accumulated)
         self._at = {place: name for name, place in repeats.tensors.items()}
-        self._members: dict[int | None, list[Node]] = {}
+        self._members: defaultdict[int | None, list[Node]] = defaultdict(list)
+        self._readers: defaultdict[str, list[SegmentPlace | None]] = defaultdict(list)
         for node in graph.nodes:
-            self._members.setdefault(repeats.segment_of(node.name), []).append(node)
+            self._members[repeats.segment_of(node.name)].append(node)
+            for name in node.inputs:
+                self._readers[name].append(repeats.nodes.get(node.name))
 
     def kept(self, run: range) -> Sequence[int]:
         """Return the first segment of a run, the second, and those behind the last that is equivalent to the second.
@@ -370,8 +373,12 @@ class _Segments:
         ]
         kinds = [(tensor.shape, tensor.dtype, tensor.role, tensor.init is None) for tensor in tensors]
         sums = [name in self._sums for name in node.outputs]
+        readers = [self._readers_of(name, segment) for name in names if self._segment(name) in run]
         attributes = told_apart(node.op, node.attrs)
-        return self._repeats.nodes[node.name].position, node.op, attributes, relative, kinds, sums
+        return self._repeats.nodes[node.name].position, node.op, attributes, relative, kinds, sums, readers
+
+    def _readers_of(self, name: str, segment: int) -> Counter[object]:
+        return Counter(place and (place.segment - segment, place.position) for place in self._readers[name])
 
     def _instead(self, kept: Sequence[int], segment: int, name: str) -> str | None:
         """Return the tensor that a kept segment reads in place of one from a dropped segment; None if there is none."""

@@ -8,9 +8,11 @@ from msgspec.structs import replace as msgspec_replace
 
 import planner
 from planner.errors import PlanError
+from planner.graph import GraphBuilder, Init, Optimizer, training_graph
 from planner.graph.infer import check
 from planner.graph.order import in_structural_order
 from planner.graph.repeats import FewSegments, few_segments
+from planner.models.layers import linear
 from planner.parallel import Parallel
 from planner.plans.check import check_plan, check_search
 from simulator.projection.network import cluster, cluster_of
@@ -372,14 +374,35 @@ def test_a_replica_of_very_many_workers_is_planned_for_a_micro_batch(tmp_path):
 def test_a_plan_searched_with_few_layers_costs_as_much_for_all(name, goal, monkeypatch):
     monkeypatch.setattr(plan_search, "MANY_NODES", 0)
     options = {} if name.startswith("mlp") else {"heads": 4, "sequence": 16, "vocabulary": 64}
-    graph = in_structural_order(planner.model(name, **options, batch=8))
-    machine = cluster("hgx-h100")
-    search = plan_search.PlanSearch(graph, 8)
+    few, whole = costs_as_much(planner.model(name, **options, batch=8), 8, goal)
+    assert len(few.graph.nodes) < len(whole.graph.nodes)
+
+
+@pytest.mark.parametrize("goal", ["bytes", "time"])
+@pytest.mark.parametrize(("read_again", "frozen"), [(0, None), (1, None), (None, 0), (None, 1), (None, 7)])
+def test_a_layer_that_is_read_or_trained_differently_stands_for_none(read_again, frozen, goal, monkeypatch):
+    monkeypatch.setattr(plan_search, "MANY_NODES", 0)
+    b = GraphBuilder()
+    x = b.input("x", (64, 64))
+    results = []
+    for layer in range(8):
+        weight = b.weight(f"w{layer}", (64, 64), Init("uniform", 1.0), frozen=layer == frozen)
+        x = b.apply("mm", x, weight, name=f"layer{layer}")
+        results.append(x)
+    if read_again is not None:
+        x = b.apply("add", linear(b, x, 64, "head"), linear(b, results[read_again], 64, "skip"), name="sum")
+    loss = b.apply("sum", x, name="loss", dims=(0, 1))
+    costs_as_much(training_graph(b, {"loss": loss}, Optimizer("sgd")), 2, goal)
+
+
+def costs_as_much(model, workers, goal):
+    graph, machine = in_structural_order(model), cluster("hgx-h100")
+    search = plan_search.PlanSearch(graph, workers)
     few, layers = search.best(machine.built if goal == "time" else None)
     whole = search.whole(few)
-    assert len(few.graph.nodes) < len(whole.graph.nodes)
     check_plan(whole)
     check_search(whole)
     priced, expected = project_plan(few, machine, "compile", layers), project_plan(whole, machine, "compile")
     assert priced.seconds == pytest.approx(expected.seconds, rel=1e-9)
     assert (priced.memory, priced.sent_bytes) == (expected.memory, expected.sent_bytes)
+    return few, whole
