@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,9 +10,10 @@ from rich.table import Table
 
 from planner.errors import PlanError
 from planner.explanations.words import Words, over_ways, pattern_of, placement_word
-from planner.graph.ir import ROLES
+from planner.graph.ir import ROLES, Tensor
 from planner.planning import planned, request_of
 from planner.plans.plan import Plan
+from planner.plans.rewriting import without_copies
 from planner.search.coarse.coarsen import Coarsenings
 from planner.search.pins import Degree, Pin, pinned, read_forbids, read_pins
 from tensor_partitioner import display
@@ -72,15 +73,15 @@ def why_not(plan: Plan, *pins: Any, forbids: Any = (), **options: Any) -> WhyNot
         raise PlanError("why not: expected GLOB=PLACEMENT, as in 'embedding.w=R', found nothing")
     options["pins"] = (*read_pins(options.get("pins", ())), *added)
     options["forbids"] = (*read_forbids(options.get("forbids", ())), *forbidden)
-    request, other = request_of(plan.graph, **options), plan
+    graph, other = without_copies(plan.graph), plan
     if not (is_kept := keeps(plan, added, forbidden)):
-        other = planned(plan.graph, request, Coarsenings(plan.graph))
+        other = planned(graph, request_of(graph, **options), Coarsenings(graph))
     return WhyNot(
         question,
         (plan.search.cost, other.search.cost),
         (plan.total_bytes, other.total_bytes),
         (plan.ways.factors, other.ways.factors),
-        changes_between(plan, other, Words(plan.graph, plan.traffic().signatures)),
+        changes_between(plan, other, graph.tensors, Words(plan.graph, plan.traffic().signatures)),
         is_kept,
     )
 
@@ -98,13 +99,13 @@ def keeps(plan: Plan, pins: Sequence[Pin | Degree], forbids: Sequence[Pin]) -> b
     )
 
 
-def changes_between(plan: Plan, other: Plan, words: Words) -> tuple[Change, ...]:
-    """Return the tensors whose layouts differ in another plan of the graph: weights first, then by their number.
+def changes_between(plan: Plan, other: Plan, tensors: Mapping[str, Tensor], words: Words) -> tuple[Change, ...]:
+    """Return the tensors whose layouts differ in another plan of the model: weights first, then by their number.
 
     An updated weight has the layout of the weight and is left out.
     """
     groups, updated = dict[tuple[str, Hashable, str, str], list[str]](), frozenset(plan.graph.updates.values())
-    for name, tensor in plan.graph.tensors.items():
+    for name, tensor in tensors.items():
         if name in updated:
             continue
         if plan.ways == other.ways and plan.layouts[name] == other.layouts[name]:

@@ -111,6 +111,15 @@ def test_the_cost_of_a_pin_is_that_of_a_search_with_it():
         assert bool(answer.changes) == (new.layouts != plan.layouts)
 
 
+def test_the_cost_of_a_pin_where_a_plan_copies_tensors():
+    layout = {"parallel": "dp=2,tp=2,sp,zero=3"}
+    plan, pin = planner.plan(LAYERS, **layout), "l0.mlp.up.w=R"
+    answer, new = planner.why_not(plan, pin, **layout), planner.plan(LAYERS, **layout, pins=[pin])
+    assert plan.graph != LAYERS
+    assert answer.nbytes == (plan.total_bytes, new.total_bytes)
+    assert [change.names for change in answer.changes] == [("l0.mlp.up.w",)]
+
+
 def test_the_changes_are_those_between_the_plans():
     plan = planner.plan(LAYERS, ways=(4,))
     name = next(name for name, layout in plan.layouts.items() if name.endswith(".w") and str(layout[0]) == "R")
