@@ -125,9 +125,9 @@ def work(traced: Traced) -> Work:
     """Count each function of tensor values once per combination of the variables it depends on.
 
     Index arithmetic is free, and so is selection by position; a reducer combines once per iteration. Iterations that
-    add nothing do not count: those at which a fractional index is not an integer, and, if the body is `where(condition,
-    value, 0)`, those at which the condition does not hold. `indices[i] == v` holds for one v, and `k <= q` for half of
-    all pairs.
+    add nothing do not count: those at which a fractional index is not an integer, and, if a factor of the body is
+    `where(condition, value, 0)`, those at which the condition does not hold. `indices[i] == v` holds for one v, and
+    `k <= q` for half of all pairs.
     """
     counter = _Counter({}, {})
     for output in traced.outputs:
@@ -145,13 +145,24 @@ class Counted(Struct, frozen=True):
     def within(self, body: Expr) -> Counted:
         """Return which iterations of a reducer count, given its body."""
         density = self.density * prod(1 / index.denominator for index in set(_fractional(body)))
-        match body:
-            case Call("where", (Call("equal", sides), _, Constant(0))):
-                picked = next((side.affine.variables for side in sides if isinstance(side, Coordinate)), ())
-                return Counted(density, self.selected.union(picked))
-            case Call("where", (Call(function, (Coordinate(), Coordinate())), _, Constant(0))) if function in ORDERS:
-                return Counted(density / 2, self.selected)
-        return Counted(density, self.selected)
+        selected = self.selected
+        for factor in factors(body):
+            match factor:
+                case Call("where", (Call("equal", sides), _, Constant(0))):
+                    picked = next((side.affine.variables for side in sides if isinstance(side, Coordinate)), ())
+                    selected = selected.union(picked)
+                case Call("where", (Call(name, (Coordinate(), Coordinate())), _, Constant(0))) if name in ORDERS:
+                    density /= 2
+        return Counted(density, selected)
+
+
+def factors(expression: Expr) -> Iterator[Expr]:
+    """Yield the factors of a product; any other expression is its own factor."""
+    match expression:
+        case Call("multiply", sides):
+            yield from chain.from_iterable(map(factors, sides))
+        case _:
+            yield expression
 
 
 ORDERS = ("less", "less_equal", "greater", "greater_equal")

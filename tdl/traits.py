@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain
@@ -11,7 +10,7 @@ from typing import Literal
 from tdl.expr import Call, Constant, Coordinate, Element, Expr, Reduce, walk
 from tdl.index import Affine, Digits
 from tdl.operator import Description
-from tdl.trace import ORDERS, indices
+from tdl.trace import ORDERS, factors, indices
 
 Function = Literal["softmax", "cross entropy", "norm", "root mean square norm", "rotation"]
 """The functions that libraries have kernels for.
@@ -47,7 +46,8 @@ class Traits:
     element everywhere; a part has some of them. A conversion changes only the dtype; a contraction sums products of
     elements of several operands. Of the operand `table` only the rows that another operand names are read. An operator
     `dispatches` if it places rows at slots of several dimensions, which another operand numbers. It `is_causal` if it
-    compares two positions.
+    compares two positions. A contraction is `grouped` if another operand assigns its rows to groups: the variables of
+    the rows and of the groups.
     """
 
     function: Function | None
@@ -60,6 +60,7 @@ class Traits:
     contracts: bool
     dispatches: bool
     is_causal: bool
+    grouped: tuple[str, str] | None
 
 
 @lru_cache(MOST)
@@ -87,6 +88,7 @@ def traits_of(description: Description) -> Traits:
         converts=description.dtype is not None and description.is_elementwise and _is_converted(description),
         contracts=len(description.outputs) == 1 and _is_contraction(description.outputs[0].value),
         dispatches=len(description.outputs) == 1 and _dispatches(description.outputs[0].value),
+        grouped=_grouped(description.outputs[0].value) if len(description.outputs) == 1 else None,
         is_causal=any(_is_order(node) for placed in description.outputs for node in walk(placed.value)),
     )
 
@@ -160,23 +162,36 @@ def _dispatches(expression: Expr) -> bool:
 # --- products
 
 
-def _factors(expression: Expr) -> Iterator[Expr]:
+def _factors(expression: Expr) -> list[Expr]:
+    """Return the factors of a product, without the conditions under which they count."""
+    return [_chosen(factor) for factor in factors(expression)]
+
+
+def _chosen(expression: Expr) -> Expr:
     match expression:
-        case Call("multiply", sides):
-            yield from chain.from_iterable(map(_factors, sides))
-        case _:
-            yield expression
+        case Call("where", (Call("equal"), body, Constant(0))):
+            return body
+    return expression
 
 
 def _is_contraction(expression: Expr) -> bool:
     """Return True if an expression sums products of plainly indexed elements of at least two operands."""
     match expression:
         case Reduce("Sum", _, _, body):
-            factors = [*_factors(body)]
-            elements = [factor for factor in factors if isinstance(factor, Element)]
+            every = _factors(body)
+            elements = [factor for factor in every if isinstance(factor, Element)]
             plain = all(_is_digits(index) for element in elements for index in element.index)
-            return plain and len(elements) == len(factors) and len({element.operand for element in elements}) > 1
+            return plain and len(elements) == len(every) and len({element.operand for element in elements}) > 1
     return False
+
+
+def _grouped(expression: Expr) -> tuple[str, str] | None:
+    """Return the variable of rows that a contraction's other operand assigns to groups, and that of the groups."""
+    for factor in factors(expression.body) if isinstance(expression, Reduce) and _is_contraction(expression) else ():
+        match factor:
+            case Call("where", (Call("equal", (Element(_, _, (row,)), Coordinate(group))), _, _)):
+                return row.variables[0], group.variables[0]
+    return None
 
 
 def _multiplied(reduction: Reduce) -> list[Expr]:
@@ -189,10 +204,10 @@ def _multiplied(reduction: Reduce) -> list[Expr]:
             pass
         case body:
             pass
-    factors = [factor for factor in _factors(body) if not isinstance(factor, Constant)]
+    every = [factor for factor in _factors(body) if not isinstance(factor, Constant)]
     summed = set(reduction.variables)
-    elements = [factor for factor in factors if isinstance(factor, Element) and summed & _variables(factor)]
-    return factors if len(factors) > 1 and elements else []
+    elements = [factor for factor in every if isinstance(factor, Element) and summed & _variables(factor)]
+    return every if len(every) > 1 and elements else []
 
 
 def _attended(description: Description) -> Attended | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from itertools import pairwise
 from math import prod
 from types import ModuleType
 
@@ -10,6 +11,7 @@ import numpy as np
 
 from executor.kernels.call import Array, Kernel, KernelCall
 from executor.kernels.elementwise import copy_whole
+from tdl.operator import named
 
 ADDED_ELEMENTS = 1 << 18
 """Elements of a product that are added to the output at a time, while they are in the cache."""
@@ -58,6 +60,33 @@ def bmm(call: KernelCall) -> None:
     a = a.transpose(0, 2, 1) if call.flag("transpose_a") else a
     b = b.transpose(0, 2, 1) if call.flag("transpose_b") else b
     call.xp.matmul(a, b, out=call.outputs[0])
+
+
+def grouped_mm(call: KernelCall) -> None:
+    """Multiply each row by the matrix of its group, optionally transposed."""
+    rows, matrices, groups = call.inputs
+    (out,), count = call.outputs, prod(rows.shape[1:])
+    out[...] = 0
+    for matrix, members in zip(matrices, _members(call, groups), strict=True):
+        if len(members):
+            matrix_2d = matrix.reshape(-1, count).T if call.flag("transpose") else matrix.reshape(count, -1)
+            out[members] = (rows[members].reshape(-1, count) @ matrix_2d).reshape(-1, *out.shape[1:])
+
+
+def grouped_mm_backward(call: KernelCall) -> None:
+    """Sum the outer products of the rows of each group."""
+    first, second, groups = call.inputs
+    for sums, members in zip(call.outputs[0], _members(call, groups), strict=True):
+        left, right = (rows[members].reshape(len(members), prod(rows.shape[1:])) for rows in (first, second))
+        sums[...] = (left.T @ right).reshape(sums.shape)
+
+
+def _members(call: KernelCall, groups: Array) -> list[Array]:
+    """Return the positions of the rows of each group that this run covers."""
+    order = call.xp.argsort(groups, kind="stable")
+    numbers = call.xp.arange(call.ranges["g"][0], call.ranges["g"][1] + 1)
+    ends = call.xp.searchsorted(groups[order], numbers).tolist()
+    return [order[start:stop] for start, stop in pairwise(ends)]
 
 
 def einsum(call: KernelCall, *, adds: bool = False) -> None:
@@ -158,7 +187,9 @@ def _exact(kernel: Kernel) -> Kernel:
     return exact
 
 
-KERNELS: dict[str, Kernel] = {"mm": _exact(mm), "bmm": _exact(bmm), "einsum": _exact(einsum)}
+KERNELS: dict[str, Kernel] = {
+    name: _exact(kernel) for name, kernel in named(mm, bmm, einsum, grouped_mm, grouped_mm_backward).items()
+}
 
 ADDING: dict[str, Kernel] = {"mm": partial(mm, adds=True), "einsum": partial(einsum, adds=True)}
 """Kernels that add their result to the output, in the precision of the operands."""

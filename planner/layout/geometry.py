@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import product
 from math import ceil, gcd, prod
@@ -25,6 +25,7 @@ from planner.layout.region import (
     runs_of_workers,
 )
 from planner.layout.ways import REPLICATE, At, Layout, Partial, Placement, Replicate, Shard, Ways
+from tdl.traits import traits_of
 from topologies.kernels import ALIGNED, Product, Role, Window
 
 Strategy = tuple[str, ...]
@@ -295,6 +296,7 @@ def share_layout(output: Production, layout: Layout, ways: Ways) -> Layout:
 
 
 PRODUCTS = ("matmul", "convolution")
+OPERANDS = 2
 ROLES: tuple[Role, ...] = ("batch", "m", "n", "k")
 
 
@@ -304,7 +306,7 @@ class Contraction:
 
     `density` is the fraction of iterations that count, since strides leave gaps in a gradient; `dense` is that of
     `Window`. Rows of the operands and of the result are contiguous in memory along variables of the roles in
-    `contiguous`.
+    `contiguous`. Iterations of a `shared` variable are shared evenly by so many groups, of which each has a product.
     """
 
     roles: Mapping[str, Role]
@@ -312,9 +314,11 @@ class Contraction:
     windows: tuple[tuple[str, str], ...]
     density: float
     dense: bool
+    shared: Mapping[str, int] = field(default_factory=dict)
 
     def product(self, extents: Mapping[str, int]) -> Product:
         """Return the product over these numbers of iterations of each variable."""
+        extents = {name: -(-extent // self.shared.get(name, 1)) for name, extent in extents.items()}
         totals = {role: prod(extents[name] for name, own in self.roles.items() if own == role) for role in ROLES}
         totals["k"] = ceil(totals["k"] * self.density)
         aligned = gcd(ALIGNED, *(totals[role] for role in self.contiguous if totals[role] >= ALIGNED))
@@ -337,11 +341,16 @@ class Contraction:
 def contraction(signature: Signature) -> Contraction | None:
     """Return an operator as a product of two operands; None if it is not one."""
     description = signature.description
-    first, second, *more = [*_variables_read(description), None, None]
-    if signature.category not in PRODUCTS or first is None or second is None or more != [None, None]:
+    first, second, *more = [*_variables_read(description), set[str](), set[str]()]
+    grouped = traits_of(description).grouped
+    if signature.category not in PRODUCTS or not first or not second or len(more) > OPERANDS + (grouped is not None):
         return None
     summed = description.reduction_variables
     roles = {name: _role(name in first, name in second, name in summed) for name in description.variables}
+    shared: dict[str, int] = {}
+    if grouped is not None:
+        row, group = grouped
+        roles[group], shared[row] = "batch", signature.extents[group]
     indices = (index for access in description.accesses for index in access.index)
     two_variables = (index for index in indices if isinstance(index, tdl.Affine) and len(index.variables) == 2)
     window_indices = list(dict.fromkeys(two_variables))
@@ -349,12 +358,13 @@ def contraction(signature: Signature) -> Contraction | None:
     density = prod(1 / index.denominator for index in window_indices)
     dense = all(abs(factor) == 1 for index in window_indices for _, factor in index.terms)
     contiguous = frozenset(() if windows else (roles[name] for name in _contiguous(description)))
-    return Contraction(roles, contiguous, windows, density, dense)
+    return Contraction(roles, contiguous, windows, density, dense, shared)
 
 
 def _contiguous(description: tdl.Description) -> set[str]:
-    """Return the variables that index the last dimensions of the operands and of the result."""
-    read = {name for access in description.accesses for last in access.index[-1:] for name in last.variables}
+    """Return the variables that index the last dimensions of both operands and of the result."""
+    accesses = [access for access in description.accesses if access.operand < OPERANDS]
+    read = {name for access in accesses for last in access.index[-1:] for name in last.variables}
     return read | set(description.output_variables[-1:])
 
 
@@ -362,7 +372,7 @@ def _variables_read(description: tdl.Description) -> list[set[str]]:
     read: dict[int, set[str]] = {}
     for access in description.accesses:
         read.setdefault(access.operand, set()).update(name for index in access.index for name in index.variables)
-    return list(read.values())
+    return [read[operand] for operand in sorted(read)]
 
 
 def _role(in_first: bool, in_second: bool, summed: bool) -> Role:

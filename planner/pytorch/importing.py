@@ -37,6 +37,7 @@ from planner.pytorch.rewrite.constants import (
     refuse_untracked,
     unreached,
 )
+from planner.pytorch.rewrite.sorted_rows import leave_rows_unsorted
 from planner.pytorch.rewrite.views import laid_as
 from planner.pytorch.state.contents import DTYPES, as_value, is_known, known_dtype, state_init
 from planner.pytorch.state.state_dict import entries, refuse_shared_data, refuse_shared_memory
@@ -123,6 +124,7 @@ def _imported(  # noqa: PLR0913, PLR0917 -- as `from_torch`
     def trace_again() -> TracedModule:
         trace = traced(Step(module, loss, arguments.structure, autocast), arguments.values, names)
         refuse_shared_data(trace.written, known)
+        leave_rows_unsorted(trace, autocast)
         return trace
 
     trace, translation = _selecting(trace_again, known, take)

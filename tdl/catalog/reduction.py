@@ -151,6 +151,33 @@ def bmm(a: Operand, b: Operand, *, transpose_a: bool = False, transpose_b: bool 
 
 
 @op(category="matmul")
+def grouped_mm(rows: Operand, matrices: Operand, indices: Operand, *, transpose: bool = False) -> Lambda:
+    """Multiply each row by the matrix of its group, optionally transposed; rows of no group become zero.
+
+    The rows and columns of the matrices may have several dimensions each.
+    """
+
+    def element(r: Expr, *n: Expr) -> Expr:
+        def product(g: Expr, *k: Expr) -> Expr:
+            return where(indices[r,] == g, rows[r, *k], 0) * matrices[g, *((*n, *k) if transpose else (*k, *n))]
+
+        return Sum(product, rank=rows.rank - 1)
+
+    return tensor(element, rank=matrices.rank - rows.rank)
+
+
+@op(category="matmul")
+def grouped_mm_backward(first: Operand, second: Operand, indices: Operand) -> Lambda:
+    """Sum the outer products of the rows of each group."""
+
+    def element(g: Expr, *i: Expr) -> Expr:
+        k, n = i[: first.rank - 1], i[first.rank - 1 :]
+        return Sum(lambda r: where(indices[r,] == g, first[r, *k], 0) * second[r, *n])
+
+    return tensor(element, rank=first.rank + second.rank - 2)
+
+
+@op(category="matmul")
 def einsum(*operands: Operand, equation: str) -> Lambda:
     inputs, output = _letters(equation, [x.rank for x in operands])
     summed = tuple(dict.fromkeys(letter for letters in inputs for letter in letters if letter not in output))

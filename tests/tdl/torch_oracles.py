@@ -220,6 +220,20 @@ def long(function):
     return call
 
 
+def grouped_product(rows, matrices, indices, transpose):
+    count = rows.dim() - 1
+    matrices = torch.cat([matrices, torch.zeros_like(matrices[:1])])[indices]
+    columns = matrices.shape[1:-count] if transpose else matrices.shape[1 + count :]
+    flat = matrices.flatten(-count).flatten(1, -2).mT if transpose else matrices.flatten(1, count).flatten(2)
+    return torch.bmm(rows.flatten(1).unsqueeze(1), flat).reshape(-1, *columns)
+
+
+def grouped_outer_product(first, second, indices, extents):
+    outer = torch.einsum("rk,rn->rkn", first.flatten(1), second.flatten(1))
+    sums = first.new_zeros(extents["g"] + 1, *outer.shape[1:]).index_add(0, indices, outer)[:-1]
+    return sums.reshape(-1, *first.shape[1:], *second.shape[1:])
+
+
 def embedding_backward(grad, indices, extents):
     return torch.ops.aten.embedding_dense_backward(grad, indices, extents["v"], -1, False)
 
@@ -375,6 +389,8 @@ ORACLES = {
     "rmsprop": stepped(torch.optim.RMSprop, ("square_avg",)),
     "adagrad": stepped(torch.optim.Adagrad, ("sum",)),
     "bmm": lambda a, b, transpose_a, transpose_b: torch.bmm(a.mT if transpose_a else a, b.mT if transpose_b else b),
+    "grouped_mm": long(grouped_product),
+    "grouped_mm_backward": long(grouped_outer_product),
     "amin": lambda x, dims: torch.amin(x, dims),
     "prod": products,
     "any": lambda mask, dims: torch.any(mask, dims),

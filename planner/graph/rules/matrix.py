@@ -22,6 +22,26 @@ def _matrix_product(b: Backward) -> Gradients:
     return tuple(b.emit(b.node.op, inputs, at, **attrs) for at, (inputs, attrs) in enumerate((first, second)))
 
 
+def _grouped_product(b: Backward) -> Gradients:
+    rows, matrices, groups = b.node.inputs
+    transpose = bool(b.node.attrs.get("transpose", False))
+    pair = (b.gradient, rows) if transpose else (rows, b.gradient)
+    return (
+        b.emit("grouped_mm", (b.gradient, matrices, groups), 0, transpose=not transpose),
+        b.emit("grouped_mm_backward", (*pair, groups), 1, extents={"g": b.shape(1)[0]}),
+        None,
+    )
+
+
+def _grouped_outer_product(b: Backward) -> Gradients:
+    first, second, groups = b.node.inputs
+    return (
+        b.emit("grouped_mm", (second, b.gradient, groups), 0, transpose=True),
+        b.emit("grouped_mm", (first, b.gradient, groups), 1, transpose=False),
+        None,
+    )
+
+
 def _einsum(b: Backward) -> Gradients:
     equation = cast("str", b.node.attrs["equation"])
     sources, target = equation.replace(" ", "").split("->")
@@ -89,6 +109,8 @@ RULES: dict[str, Rule] = {
     **named(_einsum, _convolution, _im2col, _col2im),
     "mm": _matrix_product,
     "bmm": _matrix_product,
+    "grouped_mm": _grouped_product,
+    "grouped_mm_backward": _grouped_outer_product,
     "convolution_backward_input": _transposed_convolution,
     "max_pool2d_with_indices": _pool,
     "avg_pool2d": _pool,

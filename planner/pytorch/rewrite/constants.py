@@ -260,7 +260,7 @@ def fix_extents(trace: TracedModule, data: Mapping[str, torch.Tensor]) -> None:
         if node in selecting and all(mask in contents for mask in selecting[node]):
             changed.update(_number(node, selecting[node], contents))
         if node.op == "call_function" and not changed.isdisjoint(node.all_input_nodes):
-            _follow(node)
+            follow(node)
             changed.add(node)
 
 
@@ -316,8 +316,8 @@ def _columns(node: Node, mask: Node, places: torch.Tensor) -> list[Node]:
     return columns
 
 
-def _follow(node: Node) -> None:
-    """Recompute the example of a node with numbers in place of extents that depended on data."""
+def follow(node: Node) -> None:
+    """Recompute the example of a node from its operands, with numbers in place of extents that depended on data."""
     if packet(node) == "_assert_scalar":
         node.graph.erase_node(node)
         return

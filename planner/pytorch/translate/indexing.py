@@ -11,12 +11,12 @@ from numpy import broadcast_shapes
 
 from planner.graph.ir import Value as Attribute
 from planner.pytorch.rewrite.axes import Value
-from planner.pytorch.rewrite.views import dense, densely, merged, regrouped, single, view
+from planner.pytorch.rewrite.views import aligned, dense, densely, merged, regrouped, relaid, single, view
 from planner.pytorch.state.contents import Content, value_of
 from planner.pytorch.translate.call import TracedCall, converter, of_vectors, refuse_if
 from planner.pytorch.translate.elementwise import masked, negated
-from planner.pytorch.translate.operations import as_dtype, binary, contract, reduce, unary
-from planner.pytorch.translate.shapes import expanded, joined, sliced, taken
+from planner.pytorch.translate.operations import as_dtype, binary, present, reduce, unary
+from planner.pytorch.translate.shapes import expanded, sliced, taken
 from planner.pytorch.translate.translation import Translation
 
 
@@ -254,19 +254,34 @@ def one_hot(t: Translation, numbers: str, depth: int) -> Value:
 
 
 @converter("_grouped_mm", "transformers::grouped_mm_fallback")
-def _grouped_product(t: Translation, call: TracedCall) -> Value:
-    """Multiply each row by the matrix of its group: by all matrices, keeping the group's own.
+def _grouped_mm(t: Translation, call: TracedCall) -> Value:
+    """Multiply each row by the matrix of its group. `offs` ends the groups, which are consecutive rows."""
+    rows, ends = call.first("input", "self"), call["offs"]
+    numbers = densely(t, t.counted(0, rows.shape[0]).repeated(1, ends.shape[0]))
+    before = as_dtype(t, negated(t, binary(t, "lt", numbers, ends)), "int32")
+    return _grouped_product(t, rows, call.first("weight", "mat2"), reduce(t, "sum", before, (1,)))
 
-    `offs` ends the groups.
-    """
-    rows, matrices, ends = call.first("input", "self"), call.first("weight", "mat2"), call["offs"]
-    refuse_if((rows.rank, matrices.rank) != (2, 3), f"{call.op} of other than rows and a matrix per group")
-    count, groups = rows.shape[0], matrices.shape[0]
-    numbers = densely(t, t.counted(0, count).repeated(1, groups))
-    inside = as_dtype(t, binary(t, "lt", numbers, ends), t.dtype(rows))
-    # A row lies before the end of its group and of all later ones.
-    first = sliced(t, inside, 1, range(1))
-    steps = binary(t, "sub", sliced(t, inside, 1, range(1, groups)), sliced(t, inside, 1, range(groups - 1)))
-    membership = joined(t, [first, steps], 1)
-    every = contract(t, rows, matrices, [(1, 1)])
-    return contract(t, every, membership, [(1, 1)], [(0, 0)])
+
+@converter("planner::grouped_rows")
+def _grouped_rows(t: Translation, call: TracedCall) -> Value:
+    """Multiply each row by the matrix of its group, by the number of each row's group."""
+    return _grouped_product(t, call["rows"], call["matrices"], call["groups"])
+
+
+def _grouped_product(t: Translation, rows: Value, matrices: Value, groups: Value) -> Value:
+    refuse_if((rows.rank, matrices.rank) != (2, 3), "a grouped product of other than rows and a matrix per group")
+    rows, groups = merged(t, present(t, rows, (0, 1)), 0), densely(t, groups)
+    rows, matrices = aligned(t, rows, 1, present(t, merged(t, matrices, 0), (0, 1, 2)), 1)
+    (first,), summed, columns = matrices.dims
+    order = [*summed, *columns]
+    transpose = order != sorted(order)
+    rows = relaid(t, rows, [rows.dims[0], *((axis,) for axis in rows.dims[1])])
+    matrices = relaid(t, matrices, [(first,), *((axis,) for axis in ((*columns, *summed) if transpose else order))])
+    t.holds_below(groups, matrices.shape[0])
+    tensor = t.emit("grouped_mm", rows.tensor, matrices.tensor, groups.tensor, transpose=transpose)
+    t.axes.unite((tensor, 0), (rows.tensor, 0))
+    for axis, other in zip(range(1, t.rank(tensor)), matrices.dims[2], strict=True):
+        t.axes.unite((tensor, axis), (matrices.tensor, other))
+    for axis, other in zip(rows.dims[1], matrices.dims[1], strict=True):
+        t.axes.unite((rows.tensor, axis), (matrices.tensor, other))
+    return Value(tensor, ((0,), tuple(range(1, t.rank(tensor)))), (rows.shape[0], matrices.shape[2]))

@@ -99,7 +99,7 @@ def _spread(t: Translation, value: Value, other: Value) -> Value:
 def reduce(t: Translation, op: str, value: Value, over: Sequence[int], keep: bool = False, **attrs: Attribute) -> Value:
     """Reduce dimensions, all if none are given."""
     over = tuple(dim % value.rank for dim in over) if over else tuple(range(value.rank))
-    value = _present(t, value, over)
+    value = present(t, value, over)
     gone = {axis for dim in over for axis in value.dims[dim]}
     tensor = t.emit(op, value.tensor, dims=tuple(sorted(gone)), **attrs) if gone else value.tensor
     kept = [axis for axis in range(t.rank(value.tensor)) if axis not in gone]
@@ -120,8 +120,8 @@ def contract(t: Translation, left: Value, right: Value, summed: Pairs, shared: P
 
     The result has the shared dimensions, then the first value's others, then the second's.
     """
-    left = _present(t, left, [a for a, _ in summed])
-    right = _present(t, right, [b for _, b in summed])
+    left = present(t, left, [a for a, _ in summed])
+    right = present(t, right, [b for _, b in summed])
     for a, b in (*summed, *shared):
         if left.dims[a] and right.dims[b]:
             left, right = aligned(t, left, a, right, b)
@@ -160,7 +160,7 @@ def _named(value: Value, names: Mapping[int, str], dim: int) -> str:
     return "".join(names[axis] for axis in value.dims[dim])
 
 
-def _present(t: Translation, value: Value, dims: Iterable[int]) -> Value:
+def present(t: Translation, value: Value, dims: Iterable[int]) -> Value:
     """Return the value with axes for dimensions that are repeated."""
     return densely(t, value) if any(not value.dims[dim] and value.shape[dim] != 1 for dim in dims) else value
 

@@ -41,6 +41,18 @@ def _product(draw: Draw, batch_dims: int) -> Case:
     return Case((a, b), {"transpose_a": transpose_a, "transpose_b": transpose_b})
 
 
+def _grouped(draw: Draw, *, backward: bool = False) -> Case:
+    """Return rows and matrices of groups; some rows are of no group."""
+    rows, groups = draw.sizes(2)
+    n, k = draw.shape(most=2), draw.shape(most=2)
+    indices = draw.below(groups + 1, rows)
+    if backward:
+        return Case((draw.array(rows, *k), draw.array(rows, *n), indices), {"extents": {"g": groups}})
+    transpose = draw.flag()
+    matrices = draw.array(groups, *((*n, *k) if transpose else (*k, *n)))
+    return Case((draw.array(rows, *k), matrices, indices), {"transpose": transpose})
+
+
 EQUATIONS = (
     "bi,ghi->bgh", "bgh,ghi->bi", "bi,bgh->ghi", "bhqd,bhkd->bhqk", "bhqk,bhkd->bhqd", "bhqk,bhqd->bhkd",
     "ai,bi,i->ab", "ij,jk,kl->il", "ab,b,ac,d->cad",
@@ -78,6 +90,8 @@ CASES: dict[str, Generate] = {
     "adagrad": _by_root,
     "mm": partial(_product, batch_dims=0),
     "bmm": partial(_product, batch_dims=1),
+    "grouped_mm": _grouped,
+    "grouped_mm_backward": partial(_grouped, backward=True),
     "einsum": _einsum,
 }
 """Generators of cases, by operator. An operator without one cannot be verified."""

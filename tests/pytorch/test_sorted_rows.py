@@ -1,0 +1,110 @@
+"""Mixtures of experts that sort rows for grouped products are imported without the sort, and train as in PyTorch."""
+
+from math import prod
+
+import pytest
+
+torch = pytest.importorskip("torch")
+from torch import nn  # noqa: E402
+
+import planner  # noqa: E402
+from planner.layout.geometry import contraction  # noqa: E402
+from planner.layout.region import signatures  # noqa: E402
+from planner.pytorch import from_torch  # noqa: E402
+from tests.pytorch.eager import differences  # noqa: E402
+
+TOKENS, WIDTH, INNER, EXPERTS, CHOSEN = 16, 8, 12, 4, 2
+
+
+@torch.library.custom_op("transformers::grouped_mm_fallback", mutates_args=())
+def grouped_mm(input: torch.Tensor, weight: torch.Tensor, offs: torch.Tensor) -> torch.Tensor:
+    """Multiply groups of rows in any dtype; Transformers defines this operator alike."""
+    starts = [0, *offs.tolist()]
+    parts = [input[start:stop] @ matrix for start, stop, matrix in zip(starts, offs.tolist(), weight, strict=False)]
+    return torch.cat(parts)
+
+
+@grouped_mm.register_fake
+def _(input, weight, offs):
+    return input.new_empty(input.shape[0], weight.shape[-1])
+
+
+def _gradients(ctx, gradient):
+    rows, matrices, ends = ctx.saved_tensors
+    starts = [0, *ends.tolist()]
+    groups = [slice(start, stop) for start, stop in zip(starts, ends.tolist(), strict=False)]
+    of_matrices = torch.stack([rows[group].mT @ gradient[group] for group in groups])
+    return grouped_mm(gradient, matrices.mT, ends), of_matrices, None
+
+
+def _saved(ctx, inputs, output):
+    ctx.save_for_backward(*inputs)
+
+
+grouped_mm.register_autograd(_gradients, setup_context=_saved)
+
+
+class Experts(nn.Module):
+    """Routed feed-forward layers, written as Transformers writes them; `variant` changes one thing."""
+
+    def __init__(self, variant=""):
+        super().__init__()
+        self.variant = variant
+        self.router = nn.Linear(WIDTH, EXPERTS, bias=False)
+        self.up = nn.Parameter(torch.randn(EXPERTS, 2 * INNER, WIDTH) / 3)
+        self.down = nn.Parameter(torch.randn(EXPERTS, WIDTH, INNER) / 3)
+        self.bias = nn.Parameter(torch.randn(EXPERTS, WIDTH))
+
+    def forward(self, x, target):
+        scores, chosen = torch.topk(self.router(x).softmax(-1), CHOSEN)
+        numbers = chosen.reshape(-1)
+        in_order, order = torch.sort(numbers, stable=True, descending=self.variant == "descending")
+        tokens = x + 0
+        rows = tokens[torch.div(order, CHOSEN, rounding_mode="floor") if self.variant == "div" else order // CHOSEN]
+        counts = torch.histc(in_order.float(), bins=EXPERTS, min=0, max=EXPERTS - 1)
+        ends = torch.cumsum(counts, 0, dtype=torch.int32)
+        if self.variant == "cumulative":
+            rows = rows.cumsum(0)
+        gate, up = grouped_mm(rows, self.up.transpose(-2, -1), ends).chunk(2, dim=-1)
+        y = nn.functional.silu(gate) * up
+        y = grouped_mm(y, self.down.transpose(-2, -1), ends) + self.bias[in_order]
+        y = y * scores.reshape(-1)[order].unsqueeze(-1)
+        if self.variant == "in place":
+            tokens.mul_(2)
+        if self.variant == "not put back":
+            return ((y.view(TOKENS, CHOSEN, WIDTH).sum(1) + tokens - target) ** 2).mean()
+        back = torch.empty_like(order)
+        back[order] = torch.arange(len(order))
+        return ((y[back].view(TOKENS, CHOSEN, WIDTH).sum(1) + tokens - target) ** 2).mean()
+
+
+@pytest.fixture(params=["", "div", "descending", "cumulative", "in place", "not put back"])
+def example(request):
+    torch.manual_seed(0)
+    return Experts(request.param).double(), (torch.randn(TOKENS, WIDTH).double(), torch.randn(TOKENS, WIDTH).double())
+
+
+def test_it_trains_as_in_pytorch_and_sorts_only_where_the_order_matters(example):
+    module, inputs = example
+    graph, of_loss, of_parameters = differences(module, inputs)
+    assert max(of_loss, *of_parameters.values()) < 1e-11
+    assert any(node.op == "sort" for node in graph.nodes) == (module.variant not in {"", "div"})
+
+
+def test_workers_with_different_tokens_exchange_none():
+    torch.manual_seed(0)
+    graph = from_torch(Experts(), (torch.randn(TOKENS, WIDTH), torch.randn(TOKENS, WIDTH)))
+    plan = planner.plan(graph, parallel="dp=2")
+    weights = [tensor for tensor in graph.tensors.values() if tensor.role == "weight" and tensor.init]
+    assert plan.total_bytes == 2 * sum(4 * prod(tensor.shape) for tensor in weights) + 8
+
+
+def test_products_are_counted_once_per_row():
+    torch.manual_seed(0)
+    graph = from_torch(Experts(), (torch.randn(TOKENS, WIDTH), torch.randn(TOKENS, WIDTH)), autocast=torch.bfloat16)
+    products = [signature for node, signature in signatures(graph).items() if "grouped_mm" in node]
+    operations = sum(each.description.operations(each.extents) for each in products)
+    expected = 2 * TOKENS * CHOSEN * WIDTH * (2 * 2 * INNER + 3 * INNER)  # the input has no gradient
+    assert expected <= operations <= 1.1 * expected
+    assert {product.batch for each in products for product in [contraction(each).product(each.extents)]} == {EXPERTS}
+    assert {graph.tensors[node.outputs[0]].dtype for node in graph.nodes if "grouped_mm" in node.op} == {"bfloat16"}
