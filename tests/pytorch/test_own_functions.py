@@ -1,5 +1,7 @@
 """A `torch.autograd.Function` trains as in PyTorch: with the gradient that its author wrote, whatever that is."""
 
+from itertools import product
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -243,12 +245,34 @@ def test_what_other_nodes_read_of_a_gradient_stays_in_the_forward_pass(gradient_
     assert max(of_parameters.values()) < 1e-11
 
 
-def test_a_gradient_that_changes_a_buffer_is_refused():
-    module = Called(lambda module, x: sine(module.noted)(x) + module.mean)
-    module.register_buffer("mean", torch.zeros(()))
-    module.noted = lambda x, gradient: module.mean.copy_(x.mean()) * 0 + gradient * torch.cos(x)
-    with pytest.raises(GraphError, match=r"Sine, a torch\.autograd\.Function, changes a buffer in its backward pass"):
+def replace(module, x):
+    module.kept = module.kept * x.mean()
+
+
+HELD = (nn.Buffer, nn.Parameter, torch.clone)
+IN_PLACE = (lambda module, x: module.kept.mul_(x.mean()), lambda module, x: module.kept.data.mul_(x.mean()))
+
+
+@pytest.mark.parametrize(("hold", "change"), [*product(HELD, IN_PLACE), (torch.clone, replace)])
+def test_a_gradient_that_changes_a_tensor_of_the_module_is_refused(hold, change):
+    module = Called(lambda module, x: sine(module.noted)(x) * module.a.kept)
+    module.a.kept = hold(torch.ones(()))
+    module.noted = lambda x, gradient: (change(module.a, x), gradient * torch.cos(x))[1]
+    with pytest.raises(GraphError, match=r"Sine, a torch\.autograd\.Function, changes a tensor of the module"):
         from_torch(module, (torch.randn(4, 6),))
+
+
+@pytest.mark.parametrize("hold", HELD)
+def test_a_gradient_may_read_a_tensor_that_the_forward_pass_changes(hold):
+    def change_first(module, x):
+        module.kept.data.mul_(0.9)
+        return sine(lambda x, gradient: gradient * torch.cos(x) * module.kept)(x) * module.kept
+
+    module = Called(change_first)
+    module.kept = hold(torch.ones(()).double()).requires_grad_(False)
+    _, of_loss, of_parameters = differences(module.double(), (torch.randn(4, 6).double(),))
+    assert of_loss < 1e-12
+    assert max(of_parameters.values()) < 1e-11
 
 
 def test_what_a_gradient_computes_again_belongs_to_the_backward_pass_of_its_layer():

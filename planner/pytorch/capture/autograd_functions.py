@@ -203,7 +203,8 @@ def functions_traced(module: torch.nn.Module) -> Iterator[None]:
 def _called(function: Any, arguments: tuple[Any, ...], module: torch.nn.Module) -> Any:
     """Call a function; its results have the gradient that its backward pass computes.
 
-    Raises GraphError if the backward pass changes a buffer: the rest of the forward pass would read the new content.
+    Raises GraphError if the backward pass changes a tensor of the module: the rest of the forward pass would read the
+    new content.
     """
     if function is CheckpointFunction:
         return _checkpointed(*arguments)
@@ -227,7 +228,7 @@ def _called(function: Any, arguments: tuple[Any, ...], module: torch.nn.Module) 
         before = _contents(module)
         gradients = _backward(function, context, given, _in_place_of(results, tracked, arriving, others))
     if before != _contents(module):
-        raise _refused(function, "changes a buffer in its backward pass: change it in its forward pass instead")
+        raise _refused(function, "changes a tensor of the module in its backward pass: change it in its forward pass")
     pairs = [(x, gradient) for x, gradient in zip(operands, gradients, strict=True) if gradient is not None]
     if not pairs:
         return result
@@ -238,8 +239,9 @@ def _called(function: Any, arguments: tuple[Any, ...], module: torch.nn.Module) 
 
 
 def _contents(module: torch.nn.Module) -> list[tuple[int, int]]:
-    """Return what tells the contents of a module's buffers apart."""
-    return [(id(buffer), buffer._version) for buffer in module.buffers()]
+    """Return what tells the contents of a module's parameters, buffers and tensor attributes apart."""
+    holders = (holder for part in module.modules() for holder in (part._parameters, part._buffers, vars(part)))
+    return [(id(x), x._version) for holder in holders for x in holder.values() if isinstance(x, Tensor)]
 
 
 def _checkpointed(run: Any, keeps_random_state: bool, *arguments: Any) -> Any:
