@@ -374,11 +374,6 @@ def _by_name(
 def _dtype_of(trace: TracedModule) -> str:
     """Return the dtype of the parameters."""
     dtypes = {parameter.dtype for parameter in trace.parameters.values()}
-    if names := [name for name, parameter in trace.parameters.items() if parameter.is_complex()]:
-        raise GraphError(
-            f"parameter {names[0].removeprefix('module.')} is complex: store its real and imaginary parts in a "
-            "parameter with a last dimension of 2, and read it with torch.view_as_complex"
-        )
     if len(dtypes) != 1:
         raise GraphError(f"expected parameters of one dtype, found {', '.join(map(str, dtypes)) or 'none'}")
     return known_dtype(dtypes.pop())

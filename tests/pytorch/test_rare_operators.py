@@ -76,6 +76,24 @@ def test_one_line_names_the_package(function, alone):
     assert "\n" not in str(refused.value)
 
 
+READ = r"\S+test_rare_operators\.py:\d+: turn is complex; .*pip install"
+HELD = {nn.Buffer: READ, torch.clone: READ, nn.Parameter: "parameter turn is complex: store its real and imaginary"}
+
+
+@pytest.mark.parametrize("hold", HELD)
+def test_one_line_names_a_complex_tensor_that_is_read(hold, alone):
+    module, inputs, *_ = model_of(lambda self, x, words, lengths: torch.view_as_real(self.turn)[:, 0] * x)
+    module.turn = hold(torch.ones(WIDTH, dtype=torch.cfloat))
+    with pytest.raises(GraphError, match=f"^{HELD[hold]}"):
+        from_torch(module, inputs)
+
+
+def test_a_complex_buffer_that_nothing_reads_is_taken(alone):
+    module, inputs, *_ = model_of(lambda self, x, words, lengths: x)
+    module.turn = nn.Buffer(torch.ones(WIDTH, dtype=torch.cfloat))
+    assert "turn" not in from_torch(module, inputs).tensors
+
+
 @pytest.mark.parametrize("function", RARE.values(), ids=RARE)
 def test_with_the_package_they_are_taken(function):
     assert outcome_of(model_of(function)) == ("right", "")

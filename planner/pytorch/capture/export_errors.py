@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import random
 import traceback
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -38,11 +38,25 @@ def refuse_devices(module: nn.Module, inputs: dict[str, Any]) -> None:
             raise GraphError(f"input {name} is on {value.device}, the module on {', '.join(sorted(devices))}: move one")
 
 
-def refuse_complex_numbers(graph: torch.fx.Graph) -> None:
-    """Raise GraphError, with the line, for complex results without the extension that replaces them by their parts."""
+def refuse_complex_parameters(module: nn.Module) -> None:
+    """Raise GraphError for complex parameters, which no extension replaces."""
+    if names := [name for name, parameter in module.named_parameters() if parameter.is_complex()]:
+        raise GraphError(
+            f"parameter {_shown(names[0])} is complex: store its real and imaginary parts in a parameter with a last "
+            "dimension of 2, and read it with torch.view_as_complex"
+        )
+
+
+def refuse_complex_numbers(graph: torch.fx.Graph, names: Mapping[str, str]) -> None:
+    """Raise GraphError, with the line, for complex results without the extension that replaces them by their parts.
+
+    `names` are the user's names of placeholders. A placeholder without readers is no result.
+    """
     for node in graph.nodes if advice() else ():
-        if any(isinstance(leaf, torch.Tensor) and leaf.is_complex() for leaf in leaves(example(node))):
-            raise GraphError(f"{where(node)}: {packet(node) or node.name} is complex{advice()}")
+        reader = next(iter(node.users), None) if node.op == "placeholder" else node
+        if reader and any(isinstance(leaf, torch.Tensor) and leaf.is_complex() for leaf in leaves(example(node))):
+            name = names.get(node.name) or packet(node) or node.name
+            raise GraphError(f"{where(reader)}: {name} is complex{advice()}")
 
 
 LEAST_LONG = 1 << 31

@@ -34,6 +34,7 @@ from planner.pytorch.capture.export_errors import (
     failure,
     random_states,
     refuse_complex_numbers,
+    refuse_complex_parameters,
     refuse_devices,
     refuse_hooks,
     refuse_layouts,
@@ -295,6 +296,7 @@ class TracedModule:
 def traced(step: Step, arguments: Sequence[Any], names: Sequence[str]) -> TracedModule:
     """Return the trace of a module on example inputs; raise GraphError if it cannot be traced."""
     refuse_hooks(step)
+    refuse_complex_parameters(step)
     refuse_devices(step, dict(zip(names, arguments, strict=True)))
     refuse_layouts(step, dict(zip(names, arguments, strict=True)))
     program = _exported(step, _apart(arguments))
@@ -316,8 +318,9 @@ def traced(step: Step, arguments: Sequence[Any], names: Sequence[str]) -> Traced
     output.args = (*output.args, tuple(states.values()))
     for rewrite in extension().of_exports.values():
         rewrite(program.graph_module)
-    refuse_complex_numbers(program.graph_module.graph)
     data = dict(zip((str(spec.arg.name) for spec in specs if is_data(spec)), names, strict=True))
+    held = {str(spec.arg.name): str(spec.target).removeprefix("module.") for spec in specs if not is_data(spec)}
+    refuse_complex_numbers(program.graph_module.graph, held | data)
     negative = frozenset(name for name, value in zip(names, arguments, strict=True) if _holds_negative(value))
     written = frozenset(data[name] for name in changed & data.keys())
     return TracedModule(program, parameters, data, negative, written, [node.name for node in states])
