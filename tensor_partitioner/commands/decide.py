@@ -35,6 +35,7 @@ from tensor_partitioner.commands.planning_options import (
     TOPO_HELP,
     begin,
     given_options,
+    refuse_float8,
     with_model_options,
 )
 from tensor_partitioner.commands.projecting import StackType, saved_for
@@ -150,6 +151,8 @@ def _begin(source: str, options: dict[str, Any]) -> tuple[str, dict[str, Any]]:
     source, options = launched(source, options, is_fixed=False)
     if options["engine"] is not None:
         options["stack"] = options["stack"] or engine_named(options["engine"]).stack
+    if options["output"] is not None:
+        refuse_float8(options)
     return source, options
 
 
@@ -230,6 +233,7 @@ def planned_for_time(source: str, options: Mapping[str, Any]) -> tuple[Plan, str
 
     `options["pins"]` are words such as "tp=4".
     """
+    refuse_float8(options)
     decision = _decided(source, {**options, "stack": STACK, "budget": BUDGET_S})
     return saved_for(plan_of(decision, source, options), decision.stack), decision.verdict
 

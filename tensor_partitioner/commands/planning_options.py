@@ -164,6 +164,12 @@ def refuse_others(context: click.Context, reason: str, allowed: Sequence[str]) -
             raise click.UsageError(f"{reason}: expected no {parameter.opts[-1]}")
 
 
+def refuse_float8(options: Mapping[str, Any]) -> None:
+    """Raise a UsageError for float8 products, which the graph of a plan cannot express."""
+    if options["dtype"] == MIXED_FLOAT8:
+        raise click.UsageError("a plan cannot state float8 products: use decide --json FILE, which export-plan takes")
+
+
 def given_options(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the model options that the command line sets."""
     return {name: options[name] for name in model_options() if options.get(name) is not None}

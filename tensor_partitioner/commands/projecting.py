@@ -27,7 +27,7 @@ from simulator.projection.result import IDEAL, Projection
 from simulator.projection.stack import OURS, STACKS, stack_named
 from tensor_partitioner import display
 from tensor_partitioner.commands.console import stdout
-from tensor_partitioner.commands.planning_options import given_options, is_saved_plan, plan_model
+from tensor_partitioner.commands.planning_options import given_options, is_saved_plan, plan_model, refuse_float8
 from tensor_partitioner.decision.answer import memory_table, sent_table, shares_table, step_table
 from tensor_partitioner.decision.sources import STACK, hint, is_alike, require_alike, source_of
 from tensor_partitioner.projection import inner_of, project_plan, project_source
@@ -138,6 +138,7 @@ def saved_for(plan: Plan, stack: str) -> Plan:
 
 def plan_replica(source: str, options: Mapping[str, Any]) -> tuple[Plan, str]:
     """Plan one replica of named parallelism for very many workers, and save it. Return it with a sentence about it."""
+    refuse_float8(options)
     model, batch, parallel = _job(source, options)
     inner = inner_of(model, batch, parallel)
     plan = of_replica(inner.replica.plan, str(parallel), batch, inner.layers)
