@@ -117,7 +117,7 @@ def _launch(target: Launch, source: str, options: Mapping[str, Any]) -> dict[str
     setup = _setup(source, options, any_plan=target.any_plan)
     if target.cannot(setup):
         able = ", ".join(name for name, why in engines_of(setup).items() if not why)
-        raise PlanError(f"{target.refusal(setup)}; {able} can")
+        raise PlanError(f"{target.refusal(setup)}; {able or 'no engine'} can")
     text = target.write(setup, output.stem if output else "plan")
     notes = target.notes(setup)
     for note in notes:

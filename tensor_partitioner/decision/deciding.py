@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -195,13 +195,20 @@ class _Deciding:
             recompute=(keeps, *["selective"] * selects, *["full"] * repeats),
             updated=bool(inner.replica.graph.updates),
             pins={pin.axis: pin.degree for pin in self.pins},
-            allowed=self._allowed(batch),
+            allowed=(lambda way: not all(self._refusals(way, batch))) if self._engines else None,
         )
 
-    def _allowed(self, batch: int) -> Callable[[Parallel], bool] | None:
-        """Return the test if the engine runs a candidate; None without an engine."""
-        engine = self.engine
-        return None if engine is None else lambda way: not engine.cannot(self._setup.divided(way, batch))
+    @cached_property
+    def _engines(self) -> tuple[Launch, ...]:
+        """The engines that candidates are for: the given one, or all with float8 products if the model has them."""
+        if self.engine is not None:
+            return (self.engine,)
+        return tuple(engine for engine in known_engines().values() if engine.float8 and self._single[0].products)
+
+    def _refusals(self, way: Parallel, batch: int) -> list[str]:
+        """Return why each engine cannot run a candidate; "" if it can."""
+        setup = self._setup.divided(way, batch)
+        return [engine.refusal(setup) for engine in self._engines]
 
     @cached_property
     def _setup(self) -> Setup:
@@ -246,8 +253,8 @@ class _Deciding:
 
     def _nothing(self, batch: int) -> str:
         """Return why there is no candidate."""
-        if self.engine is not None and (way := next(iter(replace(self.space(batch), allowed=None)), None)) is not None:
-            return self.engine.refusal(self._setup.divided(way, batch))
+        if self._engines and (way := next(iter(replace(self.space(batch), allowed=None)), None)) is not None:
+            return ("" if self.engine else "float8 products: ") + "; ".join(self._refusals(way, batch))
         if self.pins:
             return (
                 f"{', '.join(map(str, self.pins))}: no way to divide {self.source.name} over {self.cluster.devices} "
@@ -294,7 +301,7 @@ class _Deciding:
     def _searched(self, batch: int) -> list[Projected]:
         """Return searched plans for all devices, for the fewest bytes and the shortest time, if the search is quick."""
         most = {"bytes": SEARCHED_WORKERS, "time": SEARCHED_WORKERS // 2}
-        any_plan = not self.pins and (self.engine is None or self.engine.any_plan)
+        any_plan = not self.pins and all(engine.any_plan for engine in self._engines)
         goals = [goal for goal in most if any_plan and 1 < self.cluster.devices <= most[goal]]
         projected = list(self._of_goals(goals, batch)) if goals else []
         self.considered += len(goals)

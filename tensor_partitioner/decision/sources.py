@@ -11,7 +11,7 @@ from planner.export.setup import DEVICES_PER_NODE, Launch, Setup
 from planner.export.targets import engines
 from planner.graph.ir import Graph
 from planner.model_source import model_and_options
-from planner.models.zoo import PRECISIONS, buildable, defaults, is_zoo_name, trained_as
+from planner.models.zoo import PRECISIONS, defaults, is_zoo_name, trained_as
 from planner.parallel import Parallel
 from planner.plans.check import MOST_WORKERS
 from planner.plans.plan import Plan
@@ -152,31 +152,27 @@ def commands(  # noqa: PLR0913, PLR0917 -- what a decision was made of
 
     `setup` is that of the best; `stack`, `pins` and `engine` are those of the decision.
     """
-    options = dict(_options(source, setup.batch))
-    exact, words = (" ".join((quote(source.name), *typed(of.items()))) for of in (options, buildable(options.items())))
+    options = (("batch", setup.batch), *source.options) if isinstance(source, ZooModel) else source.options
+    words = " ".join((quote(source.name), *typed(options)))
     running = [f"mpirun -n {machine.devices} execute plan.json"] if machine.devices <= MOST_WORKERS else []
     topo = f"--topo {quote(machine.name)}"
     known = {name: exporter for name, exporter in engines().items() if exporter is (engine or exporter)}
     held = [f" --pin {quote(pin.asked)}" for pin in pins] + [f" --engine {name}" for name in known if engine]
-    by_default = STACK if engine is None else engine.stack
-    priced = "" if stack == by_default else f" --stack {stack}"
-    decided = f"decide {exact} {topo}{priced}{''.join(held)} -o plan.json"
+    priced = "" if stack == (engine.stack if engine else STACK) else f" --stack {stack}"
+    decided = f"decide {words} {topo}{priced}{''.join(held)} -o plan.json"
     if best.parallel is None:
         yield from (decided, *running, f"export-plan plan.json --to {OWN_EXECUTOR}")
         return
     named = f"{words} --parallel {best.name}"
     by = "" if stack == STACK else f" --stack {stack}"
-    yield f"simulate {exact} --parallel {best.name} {topo}{by}"
-    yield f"plan {named} -o plan.json" if isinstance(source, ZooModel) else decided
-    yield from running
+    yield f"simulate {named} {topo}{by}"
+    if not setup.float8:  # which a plan cannot state
+        yield f"plan {named} -o plan.json" if isinstance(source, ZooModel) else decided
+        yield from running
     nodes = "" if machine.per_node in {1, DEVICES_PER_NODE} else f" {topo}"
     for name in sorted(known, key=lambda name: known[name].stack != stack.partition(",")[0]):
         if not known[name].cannot(setup):
-            yield f"export-plan {exact} --parallel {best.name} --to {name}{nodes}"
-
-
-def _options(source: Source, batch: int) -> Iterable[tuple[str, object]]:
-    return (("batch", batch), *source.options) if isinstance(source, ZooModel) else source.options
+            yield f"export-plan {named} --to {name}{nodes}"
 
 
 def typed(options: Iterable[tuple[str, object]]) -> Iterator[str]:

@@ -95,6 +95,21 @@ def test_what_an_engine_never_runs_is_one_line():
         decide("llama-3-64", "1 x 4 x h100", batch=4, engine="torchtitan", pins=["tp=4", "sp=on"], **SMALL)
 
 
+def test_float8_products_are_decided_for_engines_that_have_them(tmp_path, capsys):
+    """Without an engine, too; zero-bubble pipelines, which none of them runs with one chunk per stage, are faster."""
+    options, saved = {**SMALL, "dtype": "mixed-float8"}, tmp_path / "decision.json"
+    words = ["llama-4-256", *(f"--{name}={value}" for name, value in options.items()), "--batch=16"]
+    assert run(decide_command, *words, "--topo=hgx-h100", "--json", saved) == 0
+    assert {line.split()[0] for line in json.loads(saved.read_text())["commands"]} == {"simulate", "export-plan"}
+    assert run(export_command, saved, "--to=megatron") == 0
+    assert "--fp8-format hybrid" in capsys.readouterr().out
+    with pytest.raises(PlanError, match=r"^float8 products: Megatron-LM cannot run .*; torchtitan cannot run"):
+        decide("mlp-2-16", "hgx-h100", batch=16, dtype="mixed-float8")
+    parallel = "--parallel=pp=2,dp=4,micro-batch=4,schedule=zero-bubble"
+    assert run(export_command, *words, parallel, "--to=megatron") == 2
+    assert capsys.readouterr().err.endswith("not zero-bubble; no engine can\n")
+
+
 def test_our_executor_is_an_engine():
     decision = decide("mlp-2-16", "1 x 2 x h100", batch=8, engine="ours", budget_s=1)
     assert (decision.engine, decision.stack) == ("ours", "ours")
