@@ -41,11 +41,11 @@ help:
 
 install: $(STAMP)
 
-$(STAMP): pyproject.toml requirements.lock
+$(STAMP): pyproject.toml requirements.lock $(wildcard extras/*/pyproject.toml)
 	@$(PYTHON) -c 'import sys; sys.exit("python3 >= 3.11 is needed, found " + sys.version.split()[0] if sys.version_info < (3, 11) else 0)'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(if $(LOCKED),$(BIN)/python -m pip install --quiet --require-hashes --requirement requirements.lock)
-	$(BIN)/python -m pip install --quiet --editable '.[$(EXTRAS)]' --editable extras/infragraph --editable extras/hwloc --editable extras/rocm_smi --editable extras/chakra --editable extras/rare_operators --editable extras/verification
+	$(BIN)/python -m pip install --quiet --editable '.[$(EXTRAS)]' $(foreach extra,$(wildcard extras/*),--editable $(extra))
 	touch $(STAMP)
 
 lock:

@@ -93,9 +93,9 @@ def check(context: click.Context, machines: tuple[str, ...]) -> None:
 @click.option("--device", help="Type of its GPUs, as in h100 or a100-pcie-80gb: sets their rates and memory.")
 @click.option("-o", "output", type=WRITTEN, help="Write the topology file.  [default: print it]")
 def import_(path: Path, device: str | None, output: Path | None) -> None:
-    """Import a machine from NCCL's topology XML, or the output of `nvidia-smi topo -m`.
+    """Import a machine from the output of `nvidia-smi topo -m`.
 
-    Other packages may add formats, as extras/hwloc, extras/infragraph and extras/rocm_smi do.
+    Other packages may add formats, as extras/nccl, extras/hwloc, extras/infragraph and extras/rocm_smi do.
     """
     check_written((output,), (path,))
     result = import_machine(path, device)

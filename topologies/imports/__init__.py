@@ -1,7 +1,7 @@
-"""Import machines from other tools: NCCL's topology XML and the output of `nvidia-smi topo -m`.
+"""Import machines from the output of `nvidia-smi topo -m`.
 
-Other packages add formats through entry points: `extras/hwloc` adds hwloc's XML, `extras/infragraph`
-InfraGraph's, `extras/rocm_smi` what `rocm-smi --showtopo` prints.
+Other packages add formats through entry points: `extras/nccl` adds NCCL's topology XML, `extras/hwloc` hwloc's XML,
+`extras/infragraph` InfraGraph's, `extras/rocm_smi` what `rocm-smi --showtopo` prints.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Protocol, cast
 from xml.etree import ElementTree as ET
 
-from topologies.imports.nccl import NCCLReader
 from topologies.imports.parts import Parts
 from topologies.imports.smi import MatrixReader
 from topologies.load import parse_topology, staged
@@ -24,7 +23,7 @@ from topologies.schema import FORMAT, TopologyError, TopologyFile
 FORMATS = "tensor_partitioner.machines"
 """Entry point group through which other packages add formats, each an `OtherFormat`."""
 
-ADVICE = "to add formats, pip install extras/infragraph or extras/hwloc"
+ADVICE = "to add formats, pip install extras/infragraph, extras/nccl or extras/hwloc"
 DEEPEST = 100
 _MAPPING = re.compile(r"""\s*(?:#.*\n\s*)*(?:\{|["']?\w+["']?\s*:)""")
 _ENTITY = re.compile(r"<!ENTITY", re.IGNORECASE)
@@ -91,15 +90,11 @@ def _read(text: str, parts: Parts) -> str:
     if "Link Type between two GPUs" in text:
         raise TopologyError("expected nvidia-smi's matrix, found rocm-smi's: pip install extras/rocm_smi")
     if _MAPPING.match(text):
-        raise TopologyError(f"expected XML or the output of nvidia-smi topo -m, found a mapping; {ADVICE}")
-    if not text.lstrip().startswith("<"):
-        MatrixReader(text, parts).read()
-        return "what nvidia-smi topo -m prints"
-    root = parse_xml(text)
-    if root.tag != "system":
-        raise TopologyError(f"expected <system> (NCCL), found <{root.tag}>; {ADVICE}")
-    NCCLReader(root, parts).read()
-    return "NCCL's topology XML"
+        raise TopologyError(f"expected the output of nvidia-smi topo -m, found a mapping; {ADVICE}")
+    if text.lstrip().startswith("<"):
+        raise TopologyError(f"expected the output of nvidia-smi topo -m, found <{parse_xml(text).tag}>; {ADVICE}")
+    MatrixReader(text, parts).read()
+    return "what nvidia-smi topo -m prints"
 
 
 def parse_xml(text: str) -> ET.Element:

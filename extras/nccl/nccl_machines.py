@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from xml.etree import ElementTree as ET
 
 from topologies import reading
+from topologies.imports import parse_xml
 from topologies.imports.parts import SOCKET_LINKS, Parts
 from topologies.schema import TopologyError
 
@@ -15,7 +16,30 @@ _SPEED = re.compile(r"(\d+(?:\.\d+)?) GT/s")
 _DISPLAY, _NETWORK, _NVSWITCH, _NVLINK_TO_CPU = "0x03", "0x02", "0x068000", "0x068001"
 
 
-class NCCLReader:
+_LOOKS_ALIKE = re.compile(r"<system[\s>]")
+
+
+class NcclFormat:
+    """The format, as `topo import` uses it."""
+
+    title = "NCCL's topology XML"
+
+    def recognizes(self, text: str) -> bool:
+        """Return whether a text is in this format."""
+        return _LOOKS_ALIKE.search(text) is not None
+
+    def read(self, text: str, parts: Parts) -> None:
+        """Add the machine's parts."""
+        root = parse_xml(text)
+        if root.tag != "system":
+            raise TopologyError(f"expected <system>, found <{root.tag}>")
+        _Reader(root, parts).read()
+
+
+READER = NcclFormat()
+
+
+class _Reader:
     """Read a <system>; raise `TopologyError` if it lists no GPU or contradicts itself."""
 
     def __init__(self, root: ET.Element, parts: Parts) -> None:
