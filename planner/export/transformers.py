@@ -164,8 +164,8 @@ class _Reading:
 
         None if it looks up none.
         """
-        operand = self._traits(node).table
-        return None if operand is None else (self._tensors[node.inputs[operand]], self._shape(node)[-2])
+        operand, shape = self._traits(node).table, self._shape(node)
+        return None if operand is None or len(shape) == 1 else (self._tensors[node.inputs[operand]], shape[-2])
 
     def _activation(self, node: Node) -> str:
         """Return which activation a node computes, judged by its values; "" for none."""

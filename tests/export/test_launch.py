@@ -16,6 +16,7 @@ from planner.errors import PlanError
 from planner.export.setup import Setup, parallel_of
 from planner.export.targets import TARGETS, Launch, engines_of
 from planner.export.transformers import transformer_of
+from planner.graph import GraphBuilder, Init, Optimizer, training_graph
 from planner.models import llama, transformer
 from planner.parallel import Parallel
 
@@ -365,3 +366,11 @@ def test_weights_of_a_block_are_gathered_together(layout):
     model, expected = laid_out(layout)
     names = {part: name for name, part in model.named_modules()}
     assert [names[block] for block in file_for_fsdp2()["blocks"](model)] == expected
+
+
+def test_a_graph_that_reads_a_vector_by_numbers_is_no_transformer():
+    b = GraphBuilder()
+    vector, numbers = b.weight("w", (8,), Init("uniform", 1.0)), b.integers("x", (4,), 8)
+    read = b.apply("index_select", vector, numbers, name="read", dim=0)
+    graph = training_graph(b, {"loss": b.apply("sum", read, name="loss", dims=(0,))}, Optimizer("sgd"))
+    assert transformer_of(graph) is None
