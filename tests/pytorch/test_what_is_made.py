@@ -157,6 +157,14 @@ def by_value():
     )
 
 
+def truncated():
+    """PyTorch draws until no element is outside of the bounds, which it reads."""
+    module = layers()
+    for bounds in ({}, {"a": 0.5, "b": 0.6}):
+        nn.init.trunc_normal_(module[0].weight, **bounds)
+    return with_loss(module, torch.optim.SGD(module.parameters(), lr=RATE))
+
+
 def without_a_module():
     raise RuntimeError("no module was made")
 
@@ -172,6 +180,7 @@ def fails_otherwise():
         (head, 1, None),
         (before_it_is_registered, 1, None),
         (by_value, 2, None),
+        (truncated, 1, None),
         (without_a_module, 1, RuntimeError),
         (fails_otherwise, 1, KeyError),
         (of_another, 1, GraphError),
