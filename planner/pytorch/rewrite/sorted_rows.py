@@ -110,9 +110,13 @@ def _counts_along(values: Node, vector: Node) -> bool:
 
 
 def _is_by_row(node: Node, kinds: Mapping[Node, Kind]) -> bool:
-    """Return True if the operands with a first dimension of rows are those whose rows are in order."""
+    """Return True if the operands with a first dimension of rows are those whose rows are in order.
+
+    Only results of products may be changed in place, since other rows may share memory with those that were read.
+    """
     rank = example(node).dim()
-    return not changes_first(node) and all(
+    is_own = not changes_first(node) or packet(ancestry(node.all_input_nodes[0])[0]) in GROUPED
+    return is_own and all(
         (kinds.get(operand) == "in order") == (example(operand).dim() == rank and example(operand).shape[0] != 1)
         for operand in node.all_input_nodes
     )
