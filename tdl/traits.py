@@ -60,7 +60,7 @@ class Traits:
     contracts: bool
     dispatches: bool
     is_causal: bool
-    grouped: tuple[str, str] | None
+    grouped: tuple[frozenset[str], str] | None
 
 
 @lru_cache(MOST)
@@ -185,12 +185,12 @@ def _is_contraction(expression: Expr) -> bool:
     return False
 
 
-def _grouped(expression: Expr) -> tuple[str, str] | None:
+def _grouped(expression: Expr) -> tuple[frozenset[str], str] | None:
     """Return the variable of rows that a contraction's other operand assigns to groups, and that of the groups."""
     for factor in factors(expression.body) if isinstance(expression, Reduce) and _is_contraction(expression) else ():
         match factor:
-            case Call("where", (Call("equal", (Element(_, _, (row,)), Coordinate(group))), _, _)):
-                return row.variables[0], group.variables[0]
+            case Call("where", (Call("equal", (Element() as number, Coordinate(group))), _, _)):
+                return frozenset(_variables(number)), group.variables[0]
     return None
 
 

@@ -65,24 +65,26 @@ def bmm(call: KernelCall) -> None:
 def grouped_mm(call: KernelCall) -> None:
     """Multiply each row by the matrix of its group, optionally transposed."""
     rows, matrices, groups = call.inputs
-    (out,), count = call.outputs, prod(rows.shape[1:])
-    out[...] = 0
+    (out,), count = call.outputs, prod(rows.shape[groups.ndim :])
+    rows = rows.reshape(-1, count)
+    results = call.xp.zeros((len(rows), prod(out.shape[groups.ndim :])), out.dtype)
     for matrix, members in zip(matrices, _members(call, groups), strict=True):
-        if len(members):
-            matrix_2d = matrix.reshape(-1, count).T if call.flag("transpose") else matrix.reshape(count, -1)
-            out[members] = (rows[members].reshape(-1, count) @ matrix_2d).reshape(-1, *out.shape[1:])
+        matrix_2d = matrix.reshape(-1, count).T if call.flag("transpose") else matrix.reshape(count, -1)
+        results[members] = rows[members] @ matrix_2d
+    out[...] = results.reshape(out.shape)
 
 
 def grouped_mm_backward(call: KernelCall) -> None:
     """Sum the outer products of the rows of each group."""
     first, second, groups = call.inputs
+    first, second = (rows.reshape(groups.size, prod(rows.shape[groups.ndim :])) for rows in (first, second))
     for sums, members in zip(call.outputs[0], _members(call, groups), strict=True):
-        left, right = (rows[members].reshape(len(members), prod(rows.shape[1:])) for rows in (first, second))
-        sums[...] = (left.T @ right).reshape(sums.shape)
+        sums[...] = (first[members].T @ second[members]).reshape(sums.shape)
 
 
 def _members(call: KernelCall, groups: Array) -> list[Array]:
     """Return the positions of the rows of each group that this run covers."""
+    groups = groups.reshape(-1)
     order = call.xp.argsort(groups, kind="stable")
     numbers = call.xp.arange(call.ranges["g"][0], call.ranges["g"][1] + 1)
     ends = call.xp.searchsorted(groups[order], numbers).tolist()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
 from math import ceil, gcd, prod
@@ -306,7 +306,7 @@ class Contraction:
 
     `density` is the fraction of iterations that count, since strides leave gaps in a gradient; `dense` is that of
     `Window`. Rows of the operands and of the result are contiguous in memory along variables of the roles in
-    `contiguous`. Iterations of a `shared` variable are shared evenly by so many groups, of which each has a product.
+    `contiguous`. The iterations of a `grouped` role are shared evenly by so many groups, each with a product.
     """
 
     roles: Mapping[str, Role]
@@ -314,13 +314,15 @@ class Contraction:
     windows: tuple[tuple[str, str], ...]
     density: float
     dense: bool
-    shared: Mapping[str, int] = field(default_factory=dict)
+    grouped: tuple[Role, int] | None = None
 
     def product(self, extents: Mapping[str, int]) -> Product:
         """Return the product over these numbers of iterations of each variable."""
-        extents = {name: -(-extent // self.shared.get(name, 1)) for name, extent in extents.items()}
         totals = {role: prod(extents[name] for name, own in self.roles.items() if own == role) for role in ROLES}
         totals["k"] = ceil(totals["k"] * self.density)
+        if self.grouped is not None:
+            role, groups = self.grouped
+            totals[role] = -(-totals[role] // groups)
         aligned = gcd(ALIGNED, *(totals[role] for role in self.contiguous if totals[role] >= ALIGNED))
         return Product(totals["batch"], totals["m"], totals["n"], totals["k"], self._window(extents), aligned)
 
@@ -347,10 +349,10 @@ def contraction(signature: Signature) -> Contraction | None:
         return None
     summed = description.reduction_variables
     roles = {name: _role(name in first, name in second, name in summed) for name in description.variables}
-    shared: dict[str, int] = {}
+    shared: tuple[Role, int] | None = None
     if grouped is not None:
-        row, group = grouped
-        roles[group], shared[row] = "batch", signature.extents[group]
+        (row, *_), group = grouped
+        roles[group], shared = "batch", (roles[row], signature.extents[group])
     indices = (index for access in description.accesses for index in access.index)
     two_variables = (index for index in indices if isinstance(index, tdl.Affine) and len(index.variables) == 2)
     window_indices = list(dict.fromkeys(two_variables))

@@ -154,27 +154,31 @@ def bmm(a: Operand, b: Operand, *, transpose_a: bool = False, transpose_b: bool 
 def grouped_mm(rows: Operand, matrices: Operand, indices: Operand, *, transpose: bool = False) -> Lambda:
     """Multiply each row by the matrix of its group, optionally transposed; rows of no group become zero.
 
-    The rows and columns of the matrices may have several dimensions each.
+    There is a group number for each row. Rows, and rows and columns of the matrices, may have several dimensions.
     """
+    count = indices.rank
 
-    def element(r: Expr, *n: Expr) -> Expr:
+    def element(*i: Expr) -> Expr:
+        r, n = i[:count], i[count:]
+
         def product(g: Expr, *k: Expr) -> Expr:
-            return where(indices[r,] == g, rows[r, *k], 0) * matrices[g, *((*n, *k) if transpose else (*k, *n))]
+            return where(indices[r] == g, rows[*r, *k], 0) * matrices[g, *((*n, *k) if transpose else (*k, *n))]
 
-        return Sum(product, rank=rows.rank - 1)
+        return Sum(product, rank=rows.rank - count)
 
-    return tensor(element, rank=matrices.rank - rows.rank)
+    return tensor(element, rank=matrices.rank - 1 - rows.rank + 2 * count)
 
 
 @op(category="matmul")
 def grouped_mm_backward(first: Operand, second: Operand, indices: Operand) -> Lambda:
     """Sum the outer products of the rows of each group."""
+    count = indices.rank
 
     def element(g: Expr, *i: Expr) -> Expr:
-        k, n = i[: first.rank - 1], i[first.rank - 1 :]
-        return Sum(lambda r: where(indices[r,] == g, first[r, *k], 0) * second[r, *n])
+        k, n = i[: first.rank - count], i[first.rank - count :]
+        return Sum(lambda *r: where(indices[r] == g, first[*r, *k], 0) * second[*r, *n], rank=count)
 
-    return tensor(element, rank=first.rank + second.rank - 2)
+    return tensor(element, rank=first.rank + second.rank - 2 * count)
 
 
 @op(category="matmul")

@@ -221,17 +221,19 @@ def long(function):
 
 
 def grouped_product(rows, matrices, indices, transpose):
-    count = rows.dim() - 1
-    matrices = torch.cat([matrices, torch.zeros_like(matrices[:1])])[indices]
+    count = rows.dim() - indices.dim()
+    matrices = torch.cat([matrices, torch.zeros_like(matrices[:1])])[indices.flatten()]
     columns = matrices.shape[1:-count] if transpose else matrices.shape[1 + count :]
     flat = matrices.flatten(-count).flatten(1, -2).mT if transpose else matrices.flatten(1, count).flatten(2)
-    return torch.bmm(rows.flatten(1).unsqueeze(1), flat).reshape(-1, *columns)
+    rows = rows.flatten(indices.dim()).flatten(0, -2)
+    return torch.bmm(rows.unsqueeze(1), flat).reshape(*indices.shape, *columns)
 
 
 def grouped_outer_product(first, second, indices, extents):
-    outer = torch.einsum("rk,rn->rkn", first.flatten(1), second.flatten(1))
-    sums = first.new_zeros(extents["g"] + 1, *outer.shape[1:]).index_add(0, indices, outer)[:-1]
-    return sums.reshape(-1, *first.shape[1:], *second.shape[1:])
+    flat = (rows.flatten(indices.dim()).flatten(0, -2) for rows in (first, second))
+    outer = torch.einsum("rk,rn->rkn", *flat)
+    sums = first.new_zeros(extents["g"] + 1, *outer.shape[1:]).index_add(0, indices.flatten(), outer)[:-1]
+    return sums.reshape(-1, *first.shape[indices.dim() :], *second.shape[indices.dim() :])
 
 
 def embedding_backward(grad, indices, extents):

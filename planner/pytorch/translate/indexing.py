@@ -207,11 +207,12 @@ def extreme(t: Translation, call: TracedCall) -> tuple[Value, ...]:
 def _ordered(t: Translation, op: str, value: Value, dim: int, **attributes: Attribute) -> tuple[Value, ...]:
     """Sort a dimension; return elements and their positions."""
     refuse_if(t.dtype(value) == "bool", f"{op} of booleans is not supported")
-    value = densely(t, value)
-    tensors = t.emit_as(op, op, value.tensor, dim=dim, **attributes)
+    value, axis = single(t, present(t, value, range(value.rank)), dim)
+    tensors = t.emit_as(op, op, value.tensor, dim=axis, **attributes)
     for tensor in tensors:
-        t.same_axes(tensor, value.tensor, but=dim)
-    return tuple(map(t.plain, tensors))
+        t.same_axes(tensor, value.tensor, but=axis)
+    count = t.builder.shape(tensors[0])[axis]
+    return tuple(Value(tensor, value.dims, value.shape).resized(dim, count) for tensor in tensors)
 
 
 @converter("argmax", "argmin")
@@ -270,18 +271,20 @@ def _grouped_rows(t: Translation, call: TracedCall) -> Value:
 
 def _grouped_product(t: Translation, rows: Value, matrices: Value, groups: Value) -> Value:
     refuse_if((rows.rank, matrices.rank) != (2, 3), "a grouped product of other than rows and a matrix per group")
-    rows, groups = merged(t, present(t, rows, (0, 1)), 0), densely(t, groups)
-    rows, matrices = aligned(t, rows, 1, present(t, merged(t, matrices, 0), (0, 1, 2)), 1)
-    (first,), summed, columns = matrices.dims
-    order = [*summed, *columns]
-    transpose = order != sorted(order)
-    rows = relaid(t, rows, [rows.dims[0], *((axis,) for axis in rows.dims[1])])
-    matrices = relaid(t, matrices, [(first,), *((axis,) for axis in ((*columns, *summed) if transpose else order))])
     t.holds_below(groups, matrices.shape[0])
+    rows, groups = aligned(t, present(t, rows, (0, 1)), 0, present(t, groups, (0,)), 0)
+    rows, matrices = aligned(t, rows, 1, present(t, merged(t, matrices, 0), (0, 1, 2)), 1)
+    first, summed, columns = matrices.dims
+    transpose = [*summed, *columns] != sorted([*summed, *columns])
+    rows = relaid(t, rows, [(axis,) for dim in rows.dims for axis in dim])
+    order = (*first, *columns, *summed) if transpose else (*first, *summed, *columns)
+    matrices = relaid(t, matrices, [(axis,) for axis in order])
+    groups = relaid(t, groups, [(axis,) for axis in groups.dims[0]])
     tensor = t.emit("grouped_mm", rows.tensor, matrices.tensor, groups.tensor, transpose=transpose)
-    t.axes.unite((tensor, 0), (rows.tensor, 0))
-    for axis, other in zip(range(1, t.rank(tensor)), matrices.dims[2], strict=True):
-        t.axes.unite((tensor, axis), (matrices.tensor, other))
-    for axis, other in zip(rows.dims[1], matrices.dims[1], strict=True):
-        t.axes.unite((rows.tensor, axis), (matrices.tensor, other))
-    return Value(tensor, ((0,), tuple(range(1, t.rank(tensor)))), (rows.shape[0], matrices.shape[2]))
+    count, rank = len(rows.dims[0]), t.rank(tensor)
+    result = Value(tensor, (tuple(range(count)), tuple(range(count, rank))), (rows.shape[0], matrices.shape[2]))
+    shared = (rows, 0, result, 0), (groups, 0, result, 0), (matrices, 2, result, 1), (rows, 1, matrices, 1)
+    for value, dim, other, of_other in shared:
+        for axis, counterpart in zip(value.dims[dim], other.dims[of_other], strict=True):
+            t.axes.unite((value.tensor, axis), (other.tensor, counterpart))
+    return result

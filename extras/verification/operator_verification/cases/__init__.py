@@ -43,14 +43,13 @@ def _product(draw: Draw, batch_dims: int) -> Case:
 
 def _grouped(draw: Draw, *, backward: bool = False) -> Case:
     """Return rows and matrices of groups; some rows are of no group."""
-    rows, groups = draw.sizes(2)
-    n, k = draw.shape(most=2), draw.shape(most=2)
-    indices = draw.below(groups + 1, rows)
+    groups, rows, n, k = draw.size(), draw.shape(most=2), draw.shape(most=2, high=3), draw.shape(most=2, high=3)
+    indices = draw.below(groups + 1, *rows)
     if backward:
-        return Case((draw.array(rows, *k), draw.array(rows, *n), indices), {"extents": {"g": groups}})
+        return Case((draw.array(*rows, *k), draw.array(*rows, *n), indices), {"extents": {"g": groups}})
     transpose = draw.flag()
     matrices = draw.array(groups, *((*n, *k) if transpose else (*k, *n)))
-    return Case((draw.array(rows, *k), matrices, indices), {"transpose": transpose})
+    return Case((draw.array(*rows, *k), matrices, indices), {"transpose": transpose})
 
 
 EQUATIONS = (
