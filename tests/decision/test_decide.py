@@ -406,3 +406,9 @@ def costs_as_much(model, workers, goal):
     assert priced.seconds == pytest.approx(expected.seconds, rel=1e-9)
     assert (priced.memory, priced.sent_bytes) == (expected.memory, expected.sent_bytes)
     return few, whole
+
+
+def test_workers_of_a_very_large_graph_are_divided_in_two_steps(monkeypatch):
+    monkeypatch.setattr(plan_search, "MOST_NODES", 0)
+    graph = planner.model("mlp-4-64", batch=64)
+    assert [plan_search.PlanSearch(graph, workers).best(None)[0].ways.factors for workers in (8, 7)] == [(4, 2), (7,)]
