@@ -61,7 +61,8 @@ class Experts(nn.Module):
         in_order, order = torch.sort(numbers, stable=True, descending=self.variant == "descending")
         tokens = x + 0
         rows = tokens[torch.div(order, CHOSEN, rounding_mode="floor") if self.variant == "div" else order // CHOSEN]
-        counts = torch.histc(in_order.float(), bins=EXPERTS, min=0, max=EXPERTS - 1)
+        counted = in_order if self.variant != "other counts" else numbers[order.flip(0)]
+        counts = torch.histc(counted.float(), bins=EXPERTS, min=0, max=EXPERTS - 1)
         ends = torch.cumsum(counts, 0, dtype=torch.int32)
         if self.variant == "cumulative":
             rows = rows.cumsum(0)
@@ -79,7 +80,9 @@ class Experts(nn.Module):
         return ((y[back].view(TOKENS, CHOSEN, WIDTH).sum(1) + tokens - target) ** 2).mean()
 
 
-@pytest.fixture(params=["", "div", "added in place", "descending", "cumulative", "in place", "not put back"])
+@pytest.fixture(
+    params=["", "div", "added in place", "descending", "cumulative", "other counts", "in place", "not put back"]
+)
 def example(request):
     torch.manual_seed(0)
     return Experts(request.param).double(), (torch.randn(TOKENS, WIDTH).double(), torch.randn(TOKENS, WIDTH).double())

@@ -87,7 +87,8 @@ def _kind(node: Node, kinds: Mapping[Node, Kind]) -> Kind | None:  # noqa: PLR09
         case _, "counts":
             return "counts" if name == "to" else "any"
         case "histc", "in order" if (given["min"], given["max"]) == (0, given["bins"] - 1):
-            return "counts"
+            values = _uncast(first)
+            return "counts" if packet(values.all_input_nodes[0]) == "sort" and values.args[1] == 0 else None
         case "index_put_", "any" if _counts_along(given["values"], first):
             return "inverse" if [kinds.get(index) for index in given["indices"]] == ["in order"] else None
         case "index", of_rows:
