@@ -6,6 +6,7 @@ from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from heapq import heapify, heappush, heapreplace
 from itertools import accumulate, chain, pairwise, zip_longest
 
 from planner.errors import PlanError
@@ -99,11 +100,13 @@ def _balanced(costs: Sequence[float], parts: int) -> list[int]:
         middle = (low + high) / 2
         low, high = (low, middle) if len(_filled(sums, middle)) <= parts else (middle, high)
     begins = _filled(sums, high * (1 + EQUAL))
-    while len(begins) < parts:  # splitting a part makes none more expensive
-        ends = (*begins[1:], len(costs))
-        widest = max(range(len(begins)), key=lambda part: ends[part] - begins[part])
-        begins.insert(widest + 1, ends[widest] - 1)
-    return begins
+    widest = [(begin - end, begin) for begin, end in zip(begins, (*begins[1:], len(costs)), strict=True)]
+    heapify(widest)
+    while len(widest) < parts:  # splitting a part makes none more expensive
+        length, begin = widest[0]
+        heapreplace(widest, (length + 1, begin))
+        heappush(widest, (-1, begin - length - 1))
+    return sorted(begin for _, begin in widest)
 
 
 EQUAL = 1e-9
