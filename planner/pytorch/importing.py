@@ -71,6 +71,7 @@ MOST_PASSES = 5
 """Largest number of translations, each with the cuts that the previous one requested; two or three suffice."""
 
 
+@contained("the import")
 def from_torch(  # noqa: PLR0913 -- a user's model and how to import it
     module: nn.Module,
     inputs: Inputs,
@@ -97,24 +98,9 @@ def from_torch(  # noqa: PLR0913 -- a user's model and how to import it
 
     Raises GraphError with the operator and the line for anything unsupported.
     """
-    with contained("the import"):
-        recipe = Recipe(micro_batches, recompute)
-        return _imported(module, inputs, loss, targets, optimizer, opaque_unknown, recipe, autocast)
-
-
-def _imported(  # noqa: PLR0913, PLR0917 -- as `from_torch`
-    module: nn.Module,
-    inputs: Inputs,
-    loss: Callable[..., torch.Tensor] | None,
-    targets: Sequence[Any],
-    optimizer: Optimizer | Mapping[nn.Parameter, Optimizer] | None,
-    opaque_unknown: bool,
-    recipe: Recipe,
-    autocast: torch.dtype | None,
-) -> Graph:
     if isinstance(loss, nn.Module) and any(True for _ in loss.parameters()):
         raise GraphError(f"the loss {type(loss).__name__} has parameters of its own: call it inside the module")
-    arguments = Arguments(inputs, targets)
+    recipe, arguments = Recipe(micro_batches, recompute), Arguments(inputs, targets)
     names = arguments.names(module)
     known = {name: value for name, value in zip(names, arguments.values, strict=True) if is_known(value)}
     trained = optimizer if isinstance(optimizer, Mapping) else None
