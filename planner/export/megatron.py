@@ -8,7 +8,7 @@ from planner.export.setup import Launch, Setup, first, uneven_heads, uneven_sequ
 from planner.export.transformers import Transformer
 
 Flag = tuple[str, object]
-"""A flag's name without dashes, and its value; True for a switch."""
+"""A flag's name without dashes, and its value: True for a switch that is on, False for one that is off."""
 
 SHARDED = {2: "optim_grads", 3: "optim_grads_params"}
 """Megatron-FSDP's names of ZeRO stages."""
@@ -59,10 +59,11 @@ def write(setup: Setup, name: str) -> str:
 
 
 def flags(setup: Setup) -> list[Flag]:
-    """Return every flag of the command line, in groups."""
+    """Return every flag of the command line but switches that are off, in groups."""
     transformer = setup.transformer
     assert transformer is not None  # `cannot` says so
-    return [*_parallelism(setup), *_model(transformer, setup.parallel.tp), *_training(setup)]
+    every = (*_parallelism(setup), *_model(transformer, setup.parallel.tp), *_training(setup))
+    return [flag for flag in every if flag[1] is not False]
 
 
 def _parallelism(setup: Setup) -> Iterator[Flag]:
@@ -72,17 +73,14 @@ def _parallelism(setup: Setup) -> Iterator[Flag]:
     yield "context-parallel-size", parallel.cp
     if parallel.ep > 1:
         yield "expert-model-parallel-size", parallel.ep
-    if parallel.sp:
-        yield "sequence-parallel", True
+    yield "sequence-parallel", parallel.sp
     if len({*setup.stage_layers}) > 1:
         yield "pipeline-model-parallel-layout", f"'{_layout(setup.stage_layers)}'"
     elif parallel.chunks > 1 and parallel.pp > 1:
         yield "num-virtual-stages-per-pipeline-rank", parallel.chunks
-    if parallel.dp * parallel.cp > 1:
-        yield "overlap-grad-reduce", True
-    if parallel.zero:
-        yield "use-distributed-optimizer", True
-        yield "overlap-param-gather", True
+    yield "overlap-grad-reduce", parallel.dp * parallel.cp > 1
+    yield "use-distributed-optimizer", parallel.zero > 0
+    yield "overlap-param-gather", parallel.zero > 0
     if parallel.zero in SHARDED:
         yield "use-megatron-fsdp", True
         yield "data-parallel-sharding-strategy", SHARDED[parallel.zero]
@@ -115,16 +113,11 @@ def _model(model: Transformer, tp: int) -> Iterator[Flag]:
     yield "position-embedding-type", {"learned": "learned_absolute"}.get(model.positions, model.positions)
     if model.positions == "rope":
         yield "rotary-base", int(model.rotary_base)
-    if model.stretched:
-        yield "use-rope-scaling", True
-    if model.gated:
-        yield "swiglu", True
-    if not model.bias:
-        yield "disable-bias-linear", True
-    if model.qkv_bias and not model.bias:
-        yield "add-qkv-bias", True
-    if not model.tied:
-        yield "untie-embeddings-and-output-weights", True
+    yield "use-rope-scaling", model.stretched
+    yield "swiglu", model.gated
+    yield "disable-bias-linear", not model.bias
+    yield "add-qkv-bias", model.qkv_bias and not model.bias
+    yield "untie-embeddings-and-output-weights", not model.tied
     if model.experts:
         yield "num-experts", model.experts
         yield "moe-router-topk", model.chosen
