@@ -8,7 +8,7 @@ whole ticks, so the solver stays exact.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache, partial
 from math import prod
 
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 import tdl
 import topologies
-from planner.graph.ir import ITEM_BYTES
+from planner.graph.ir import ITEM_BYTES, Node, Tensor
 from planner.graph.micro_batches import phases_of_nodes, runs_of
 from planner.layout import Signature, Ways
 from planner.layout.geometry import contraction
@@ -58,19 +58,24 @@ class NodeKernel(Struct, frozen=True):
     dtype: str
 
 
+def kernel_of_node(node: Node, signature: Signature, tensors: Mapping[str, Tensor]) -> NodeKernel:
+    """Return the kernel of a node, which computes in the dtype of its first floating-point result, if it has one."""
+    inputs, outputs = ([tensors[name].dtype for name in names] for names in (node.inputs, node.outputs))
+    dtype = next((dtype for dtype in outputs if "float" in dtype), outputs[0])
+    items = [tuple(ITEM_BYTES[dtype] for dtype in dtypes) for dtypes in (inputs, outputs)]
+    return NodeKernel(signature, items[0], items[1], dtype)
+
+
 def kernels_of_nodes(coarse: CoarseGraph) -> Iterator[tuple[int, NodeKernel, int]]:
     """Yield (variable, kernel, executions per iteration); adding up terms takes no extra time."""
-    tensors, phases = coarse.graph.tensors, phases_of_nodes(coarse.graph)
+    phases = phases_of_nodes(coarse.graph)
     counts: Counter[tuple[int, NodeKernel]] = Counter()
     for node in coarse.graph.nodes:
         v = coarse.variable_of["node", node.name]
         variable = coarse.variables[v]
         adds = node.name in coarse.as_terms and coarse.signatures[node.name].description.adds_operands
         if not adds and isinstance(variable, NodeVariable):
-            inputs, outputs = ([tensors[name].dtype for name in names] for names in (node.inputs, node.outputs))
-            dtype = next((dtype for dtype in outputs if "float" in dtype), outputs[0])
-            items = [tuple(ITEM_BYTES[dtype] for dtype in dtypes) for dtypes in (inputs, outputs)]
-            kernel = NodeKernel(variable.signature, items[0], items[1], dtype)
+            kernel = kernel_of_node(node, variable.signature, coarse.graph.tensors)
             counts[v, kernel] += coarse.times.get(node.name, 1) * runs_of(phases[node.name], coarse.graph)
     return ((v, kernel, count) for (v, kernel), count in counts.items())
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import cache, partial
 from itertools import chain as joined, pairwise
 
 import numpy as np
@@ -15,14 +16,14 @@ from planner.errors import PlanError
 from planner.graph.chain import Chain, chain_of, crossing_bytes
 from planner.graph.ir import ITEM_BYTES, Graph, Node
 from planner.graph.micro_batches import accumulates, can_add_up
-from planner.layout import Signature, elements, owned_by_all
-from planner.layout.geometry import split_steps
+from planner.layout import Ways, elements, owned_by_all
+from planner.layout.geometry import Strategy, split_steps
 from planner.layout.region import length, runs_of_workers
 from planner.plans.check import check_plan, check_schedule, check_workers
 from planner.plans.plan import Plan
 from planner.plans.records import DEFAULT, SearchRecord, read_schedule
 from planner.search.costs.domains import strategies_domain
-from planner.search.objectives.timing import NodeKernel, slowest_worker_seconds, workers_of_machine
+from planner.search.objectives.timing import NodeKernel, kernel_of_node, slowest_worker_seconds, workers_of_machine
 from planner.search.stages.placing import Placing, best_cut
 
 ArenasOf = Callable[[Plan], Sequence[int]]
@@ -142,42 +143,24 @@ def _record(search: SearchRecord, plan: Plan, stages: int) -> SearchRecord:
 
 def node_costs(plan: Plan, machine: topologies.Machine | None) -> Mapping[str, float]:
     """Return the cost of every node on its slowest worker: seconds on a machine, else operations."""
-    costs, signatures = dict[str, float](), plan.traffic().signatures
-    known: dict[object, float] = {}
-    for node in plan.graph.nodes:
-        key = signatures[node.name], plan.strategies[node.name], *_dtypes(plan.graph, node)
-        if key not in known:
-            signature = signatures[node.name]
-            known[key] = _operations(plan, node, signature) if machine is None else _seconds(plan, node, machine)
-        costs[node.name] = known[key]
-    return costs
-
-
-def _dtypes(graph: Graph, node: Node) -> tuple[str, ...]:
-    return tuple(graph.tensors[name].dtype for name in (*node.inputs, *node.outputs))
-
-
-def _operations(plan: Plan, node: Node, signature: Signature) -> float:
-    steps = split_steps(plan.strategies[node.name])
-    extents = {
-        name: max(map(length, runs_of_workers(extent, steps[name], plan.ways))) if name in steps else extent
-        for name, extent in signature.extents.items()
+    cost = cache(partial(_cost, ways=plan.ways, machine=machine))
+    tensors, signatures = plan.graph.tensors, plan.traffic().signatures
+    return {
+        node.name: cost(kernel_of_node(node, signatures[node.name], tensors), plan.strategies[node.name])
+        for node in plan.graph.nodes
     }
-    return signature.description.operations(extents)
 
 
-def _seconds(plan: Plan, node: Node, machine: topologies.Machine) -> float:
-    signature, dtypes = plan.traffic().signatures[node.name], _dtypes(plan.graph, node)
-    items = tuple(ITEM_BYTES[dtype] for dtype in dtypes)
-    outputs = dtypes[len(node.inputs) :]
-    kernel = NodeKernel(
-        signature,
-        items[: len(node.inputs)],
-        items[len(node.inputs) :],
-        next((dtype for dtype in outputs if "float" in dtype), outputs[0]),
-    )
-    strategies = strategies_domain(signature, plan.ways, (plan.strategies[node.name],))
-    return float(slowest_worker_seconds(kernel, strategies, workers_of_machine(machine, plan.ways))[0])
+def _cost(kernel: NodeKernel, strategy: Strategy, ways: Ways, machine: topologies.Machine | None) -> float:
+    if machine is not None:
+        strategies = strategies_domain(kernel.signature, ways, (strategy,))
+        return float(slowest_worker_seconds(kernel, strategies, workers_of_machine(machine, ways))[0])
+    steps = split_steps(strategy)
+    extents = {
+        name: max(map(length, runs_of_workers(extent, steps[name], ways))) if name in steps else extent
+        for name, extent in kernel.signature.extents.items()
+    }
+    return kernel.signature.description.operations(extents)
 
 
 def _kept_bytes(plan: Plan) -> Mapping[str, float]:
