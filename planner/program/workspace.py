@@ -12,7 +12,7 @@ the executor alone and are not counted.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import cast
 
@@ -209,43 +209,27 @@ class Libraries:
     nccl_peers: int = 0
 
 
-def _cublas_bytes(libraries: Libraries) -> int:
-    return 32 * MIB if libraries.capability >= HOPPER else 4 * MIB
-
-
-def _pytorch_cublas_bytes(libraries: Libraries) -> int:
-    if not libraries.pytorch:
-        return 0
-    return 32 * MIB if libraries.capability >= HOPPER else 2 * 4096 * 1024 + 8 * 16 * 1024
-
-
-def _pytorch_segment_bytes(libraries: Libraries) -> int:
-    """Return the bytes of the first segments for small and for large blocks, which are mostly empty."""
-    return (2 + 20) * MIB if libraries.pytorch else 0
-
-
 CHANNEL_BYTES = 14 * MIB
 """Buffers of 10, 2 and 2 MiB per channel."""
 
 
-def _nccl_bytes(libraries: Libraries) -> int:
-    """Return the bytes of the channels' buffers: 32 channels per peer as on H100s, at least 2 on older devices."""
-    channels = 32 if libraries.capability >= HOPPER else 2
-    return libraries.nccl_peers * channels * CHANNEL_BYTES
-
-
-LIBRARY_NEEDS: tuple[tuple[str, Callable[[Libraries], int], str], ...] = (
-    ("cuBLAS workspace", _cublas_bytes, "NVIDIA, cuBLAS, cublasSetWorkspace"),
-    ("PyTorch's cuBLAS workspace", _pytorch_cublas_bytes, "pytorch, aten/src/ATen/cuda/CublasHandlePool.cpp"),
-    ("PyTorch's first segments", _pytorch_segment_bytes, "pytorch, c10/cuda/CUDACachingAllocator.cpp"),
-    ("NCCL's buffers", _nccl_bytes, "github.com/NVIDIA/nccl, issues 1685 and 1706"),
-)
-"""Libraries' memory needs: the purpose, the function that computes the bytes, and its source."""
-
-
 def library_needs(libraries: Libraries) -> list[Need]:
-    """Return the libraries' needs of a device's memory that are not zero."""
-    needs = [Need(what, nbytes(libraries), source) for what, nbytes, source in LIBRARY_NEEDS]
+    """Return the libraries' needs of a device's memory that are not zero, each with its source.
+
+    PyTorch's first segments, for small and for large blocks, are mostly empty. NCCL has 32 channels per peer as on
+    H100s, and at least 2 on older devices.
+    """
+    hopper = libraries.capability >= HOPPER
+    cublas = 32 * MIB if hopper else 4 * MIB
+    pytorch = (32 * MIB if hopper else 2 * 4096 * 1024 + 8 * 16 * 1024) * libraries.pytorch
+    segments = (2 + 20) * MIB * libraries.pytorch
+    channels = (32 if hopper else 2) * libraries.nccl_peers
+    needs = (
+        Need("cuBLAS workspace", cublas, "NVIDIA, cuBLAS, cublasSetWorkspace"),
+        Need("PyTorch's cuBLAS workspace", pytorch, "pytorch, aten/src/ATen/cuda/CublasHandlePool.cpp"),
+        Need("PyTorch's first segments", segments, "pytorch, c10/cuda/CUDACachingAllocator.cpp"),
+        Need("NCCL's buffers", channels * CHANNEL_BYTES, "github.com/NVIDIA/nccl, issues 1685 and 1706"),
+    )
     return [need for need in needs if need.nbytes]
 
 
