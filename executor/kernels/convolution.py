@@ -12,7 +12,7 @@ from types import ModuleType
 import numpy as np
 
 from executor.kernels.call import Array, Kernel, KernelCall
-from executor.kernels.pooling import Framed, dilation, local_ranges, windows
+from executor.kernels.pooling import Framed, dilation, reads, scattered, windows
 from planner.program.workspace import (
     at_once,
     batches,
@@ -30,41 +30,34 @@ Steps = tuple[tuple[int, int], tuple[int, int]]
 
 def convolution(call: KernelCall) -> None:
     """Compute result[n, co, y, x] = sum of image[n, ci, y*s+dy-p, x*s+dx-p] * weight[co, ci, dy, dx]."""
-    along_y, along_x = windows(call)
-    rows, columns = along_y.reads(call.ranges["y"]), along_x.reads(call.ranges["x"])
-    image = Framed(call, 0, (rows, columns), 0)
+    image = Framed(call, 0, reads(call), 0)
     correlate(call.xp, image, call.inputs[1], (call.pair("stride"), dilation(call)), call.outputs[0])
 
 
 def convolution_backward_input(call: KernelCall) -> None:
     """Compute the gradient of the image: each window's gradient is added to the elements that it read."""
-    along_y, along_x = windows(call)
     weight, (out,) = call.inputs[1], call.outputs
-    rows, columns = call.ranges["y"], call.ranges["x"]
     if call.pair("stride") == (1, 1):
-        grad = Framed(call, 0, (along_y.read_by(rows), along_x.read_by(columns)), 0)
+        along_y, along_x = windows(call)
+        grad = Framed(call, 0, (along_y.read_by(call.ranges["y"]), along_x.read_by(call.ranges["x"])), 0)
         correlate(call.xp, grad, weight.transpose(1, 0, 2, 3)[:, :, ::-1, ::-1], ((1, 1), dilation(call)), out)
         return
     out[...] = 0
-    grad, (grad_rows, grad_columns) = call.inputs[0], local_ranges(call, 0)
+    grad = call.inputs[0]
     filters, height, width = grad.shape[1:]
     matrix = weight.reshape(filters, -1).T
     for part in _parts(call.xp, grad, weight, scattering_elements(weight.shape, grad.shape)):
         piece = grad[part]
         products = call.xp.matmul(matrix, piece.reshape(len(piece), filters, height * width))
         products = products.reshape(len(piece), *weight.shape[1:], height, width)
-        for dy in range(weight.shape[2]):
-            taken_y, put_y = along_y.matches(along_y.taps[0] + dy, grad_rows, rows)
-            for dx in range(weight.shape[3]):
-                taken_x, put_x = along_x.matches(along_x.taps[0] + dx, grad_columns, columns)
+        for dy, (taken_y, put_y) in enumerate(scattered(call, 0)):
+            for dx, (taken_x, put_x) in enumerate(scattered(call, 1)):
                 out[part, :, put_y, put_x] += products[:, :, dy, dx, taken_y, taken_x]
 
 
 def convolution_backward_weight(call: KernelCall) -> None:
     """Compute the gradient of the weight: gradient times image at each tap, summed over images and windows."""
-    along_y, along_x = windows(call)
-    rows, columns = along_y.reads(call.ranges["y"]), along_x.reads(call.ranges["x"])
-    image = Framed(call, 1, (rows, columns), 0)
+    image = Framed(call, 1, reads(call), 0)
     grad, (out,), steps = call.inputs[0], call.outputs, (call.pair("stride"), dilation(call))
     each = weight_gradient_elements(image.shape, grad.shape, out.shape, steps[0])
     product_of = _weight_by_rows if by_rows(grad.shape, steps[0]) else _weight_by_columns
@@ -192,9 +185,7 @@ def _weight_by_columns(xp: ModuleType, grad: Array, image: Array, windows: tuple
 
 def im2col(call: KernelCall) -> None:
     """Copy every window."""
-    along_y, along_x = windows(call)
-    rows, columns = along_y.reads(call.ranges["y"]), along_x.reads(call.ranges["x"])
-    image, (out,) = Framed(call, 0, (rows, columns), 0)[:], call.outputs
+    image, (out,) = Framed(call, 0, reads(call), 0)[:], call.outputs
     steps = (call.pair("stride"), dilation(call))
     call.xp.copyto(out, sliding(call.xp, image, (out.shape[2:4], steps)))
 
@@ -202,13 +193,9 @@ def im2col(call: KernelCall) -> None:
 def col2im(call: KernelCall) -> None:
     """Add the elements of every window to the positions they were read from."""
     (taken,), (out,) = call.inputs, call.outputs
-    along_y, along_x = windows(call)
-    have_rows, have_columns = local_ranges(call, 0)
     out[...] = 0
-    for dy in range(taken.shape[2]):
-        taken_y, put_y = along_y.matches(along_y.taps[0] + dy, have_rows, call.ranges["y"])
-        for dx in range(taken.shape[3]):
-            taken_x, put_x = along_x.matches(along_x.taps[0] + dx, have_columns, call.ranges["x"])
+    for dy, (taken_y, put_y) in enumerate(scattered(call, 0)):
+        for dx, (taken_x, put_x) in enumerate(scattered(call, 1)):
             out[:, :, put_y, put_x] += taken[:, :, dy, dx, taken_y, taken_x]
 
 

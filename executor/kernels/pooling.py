@@ -71,6 +71,12 @@ def dilation(call: KernelCall) -> tuple[int, int]:
     return call.pair("dilation") if "dilation" in call.attributes else (1, 1)
 
 
+def reads(call: KernelCall) -> tuple[Range, Range]:
+    """Return the rows and columns that this run's windows read, including padding."""
+    along_y, along_x = windows(call)
+    return along_y.reads(call.ranges["y"]), along_x.reads(call.ranges["x"])
+
+
 def local_ranges(call: KernelCall, operand: int) -> tuple[Range, Range]:
     """Return the global rows and columns of an operand's local array. Its last two dimensions must be windowed."""
     origins, extents = call.origins[operand][-2:], call.inputs[operand].shape[-2:]
@@ -118,8 +124,7 @@ class Framed:
 
 def _padded(call: KernelCall, fill: float) -> tuple[Framed, list[slice], list[slice]]:
     """Return the padded images, and the rows and columns that each tap reads."""
-    along_y, along_x = windows(call)
-    rows, columns = along_y.reads(call.ranges["y"]), along_x.reads(call.ranges["x"])
+    (along_y, along_x), (rows, columns) = windows(call), reads(call)
     return (
         Framed(call, 0, (rows, columns), fill),
         [along_y.matches(tap, call.ranges["y"], rows)[1] for tap in range(*along_y.taps)],
@@ -171,20 +176,19 @@ def avg_pool2d(call: KernelCall) -> None:
     xp.divide(out, float(height * width), out=out)
 
 
-def _scattered(call: KernelCall, window: Window, dim: int) -> list[tuple[slice, slice]]:
+def scattered(call: KernelCall, dim: int) -> list[tuple[slice, slice]]:
     """Return, for each tap, the local windows that read this run's rows (dim 0) or columns (dim 1), and these."""
-    have, wanted = local_ranges(call, 0)[dim], call.ranges["yx"[dim]]
+    window, have, wanted = windows(call)[dim], local_ranges(call, 0)[dim], call.ranges["yx"[dim]]
     return [window.matches(tap, have, wanted) for tap in range(*window.taps)]
 
 
 def max_pool2d_with_indices_backward(call: KernelCall) -> None:
     """Add each window's gradient to the element where its maximum first occurred."""
     (grad, indices), (out,) = call.inputs, call.outputs
-    along_y, along_x = windows(call)
     width = call.pair("kernel")[1]
     out[...] = 0
-    for dy, (taken_y, put_y) in enumerate(_scattered(call, along_y, 0), along_y.taps[0]):
-        for dx, (taken_x, put_x) in enumerate(_scattered(call, along_x, 1), along_x.taps[0]):
+    for dy, (taken_y, put_y) in enumerate(scattered(call, 0), call.ranges["dy"][0]):
+        for dx, (taken_x, put_x) in enumerate(scattered(call, 1), call.ranges["dx"][0]):
             is_source = indices[:, :, taken_y, taken_x] == dy * width + dx
             out[:, :, put_y, put_x] += kept_where(call.xp, is_source, grad[:, :, taken_y, taken_x])
 
@@ -192,12 +196,11 @@ def max_pool2d_with_indices_backward(call: KernelCall) -> None:
 def avg_pool2d_backward(call: KernelCall) -> None:
     """Distribute each window's gradient equally over its elements."""
     (grad,), (out,) = call.inputs, call.outputs
-    along_y, along_x = windows(call)
     by_columns = call.xp.zeros((*grad.shape[:3], out.shape[3]), dtype=out.dtype)
-    for taken, put in _scattered(call, along_x, 1):
+    for taken, put in scattered(call, 1):
         by_columns[..., put] += grad[..., taken]
     out[...] = 0
-    for taken, put in _scattered(call, along_y, 0):
+    for taken, put in scattered(call, 0):
         out[:, :, put, :] += by_columns[:, :, taken, :]
     height, width = call.pair("kernel")
     call.xp.divide(out, float(height * width), out=out)

@@ -20,7 +20,7 @@ import torch.nn.functional as F  # noqa: N812  # as PyTorch's users know it
 from executor.kernels import KERNELS, NATIVE, Kernel, KernelCall, KernelSet
 from executor.kernels.call import Action, Range
 from executor.kernels.matrix import letters_of_product
-from executor.kernels.pooling import Framed, Window, dilation, local_ranges, windows
+from executor.kernels.pooling import Framed, Window, dilation, local_ranges, reads, windows
 from executor.torch.attention import AT_ONCE, ATTENTION
 from executor.torch.elementwise import ELEMENTWISE
 from executor.torch.normal import NORMAL
@@ -160,11 +160,9 @@ def _groups(call: KernelCall) -> int:
 
 def _padded(call: KernelCall, operand: int) -> tuple[torch.Tensor, tuple[int, int]]:
     """Return an image and its padding on each side, such that PyTorch's windows read what ours read."""
-    along, positions = call.once(windows), (call.ranges["y"], call.ranges["x"])
     if (padding := call.once(_padding, operand)) is not None:
         return tensors_of(call)[0][operand], padding
-    wanted_y, wanted_x = (window.reads(those) for window, those in zip(along, positions, strict=True))
-    return tensor_of(Framed(call, operand, (wanted_y, wanted_x), 0)[:]), (0, 0)
+    return tensor_of(Framed(call, operand, reads(call), 0)[:]), (0, 0)
 
 
 Ranges = tuple[Range, Range]
