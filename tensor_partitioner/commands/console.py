@@ -12,6 +12,7 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
@@ -19,6 +20,7 @@ import click
 from click.shell_completion import shell_complete
 from rich.console import Console
 
+from planner.errors import InputError
 from planner.failures import BAD_INPUT, TRACEBACK_VARIABLE, describe_failure, one_line
 from tensor_partitioner import __version__
 from tensor_partitioner.display import STATUS, StatusLine, console
@@ -145,6 +147,23 @@ class Finite(click.FloatRange):
         """Read a number. Unlike click's own type, refuse nan and inf."""
         number = super().convert(value, param, ctx)
         return number if math.isfinite(number) else self.fail(f"{value!r} is not a finite number.", param, ctx)
+
+
+def with_options(*options: Callable[[F], F]) -> Callable[[F], F]:
+    """Return a decorator that adds options to a command, which its help lists in this order."""
+    return lambda command: reduce(lambda given, option: option(given), reversed(options), command)
+
+
+def reads(read: Callable[[Any], Any]) -> Callable[[click.Context, click.Parameter, Any], Any]:
+    """Return a callback that reads an option's value, if it has one. An invalid value is a usage error."""
+
+    def callback(_context: click.Context, _option: click.Parameter, value: Any) -> Any:
+        try:
+            return None if value is None else read(value)
+        except InputError as error:
+            raise click.BadParameter(str(error)) from error
+
+    return callback
 
 
 operators_option = click.option(

@@ -7,7 +7,6 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import reduce
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -25,7 +24,7 @@ from executor.transport import CHOICES
 from planner.errors import InputError
 from planner.graph.ir import Graph
 from planner.graph.opaque_ops import calls_pytorch, others_called
-from tensor_partitioner.commands.console import F, with_version
+from tensor_partitioner.commands.console import with_options, with_version
 from tensor_partitioner.display import STATUS, StatusLine
 
 C = TypeVar("C", bound=Cluster)
@@ -36,7 +35,7 @@ KERNELS = (
 )
 TRANSPORT = f"One of {', '.join(CHOICES)}, or one that --operators registers. auto: the fastest that works."
 HEARTBEAT = "End the job if a rank is stopped or silent for this long; 0: never."
-_OPTIONS = (
+rank_options = with_options(
     click.option("--transport", default="auto", metavar="NAME", help=TRANSPORT),
     click.option("--kernels", type=click.Choice(["arrays", "torch", AUTO]), help=KERNELS),
     click.option("--tf32", is_flag=True, help="Round the factors of float32 products on GPUs to TF32."),
@@ -44,11 +43,7 @@ _OPTIONS = (
     click.option("--heartbeat", type=click.FloatRange(0), default=7, metavar="SECONDS", help=HEARTBEAT),
     click.option("--threads", type=click.IntRange(1), help="BLAS threads per rank; default: cores per rank."),
 )
-
-
-def rank_options(command: F) -> F:
-    """Add to a command the options that say how ranks run a plan."""
-    return reduce(lambda given, option: option(given), reversed(_OPTIONS), command)
+"""Adds to a command the options that say how ranks run a plan."""
 
 
 @contextmanager

@@ -11,7 +11,6 @@ import click
 from click.core import ParameterSource
 from click.shell_completion import CompletionItem
 
-from planner.errors import PlanError
 from planner.extensions import load_operators
 from planner.files import check_written
 from planner.graph.ir import Graph
@@ -24,7 +23,7 @@ from planner.plans.plan import Plan
 from planner.plans.plan_json import is_plan
 from planner.search.options import Option
 from planner.search.pins import load_pins
-from tensor_partitioner.commands.console import WRITTEN, F, Finite, register_group
+from tensor_partitioner.commands.console import WRITTEN, F, Finite, reads, register_group, with_options
 from topologies import available, load_topology
 
 Completion = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
@@ -67,22 +66,9 @@ SEARCHED = {
 
 PINS_HELP = "Read pins and forbidden placements from a YAML file: `pins: {GLOB: PLACEMENT}`, `forbids: ...`."
 
-FILE_OPTIONS = (
-    click.option("--pins", "pins_file", type=click.Path(path_type=Path), metavar="FILE", help=PINS_HELP),
-    click.option("--opaque-unknown", is_flag=True, help=OPAQUE_HELP),
-    click.option("-o", "output", type=WRITTEN, help="Write the plan."),
-)
-
 
 def _click_option(name: str, option: Option) -> Callable[[F], F]:
-    """Return a planning option as a click option. An invalid value is a usage error."""
-
-    def read(_context: click.Context, _option: click.Parameter, value: Any) -> Any:
-        try:
-            return value if value is None else option.read(value)
-        except PlanError as error:
-            raise click.BadParameter(str(error)) from error
-
+    """Return a planning option as a click option."""
     kind = click.Choice(option.choices) if option.choices else None
     default = str(option.default) if isinstance(option.default, Enum) else option.default
     return click.option(
@@ -92,17 +78,22 @@ def _click_option(name: str, option: Option) -> Callable[[F], F]:
         metavar=option.metavar,
         default=None if option.default == () else default,
         help=option.help,
-        callback=read,
+        callback=reads(option.read),
         multiple=option.repeated,
     )
 
 
+planning_options = with_options(
+    *(_click_option(*item) for item in OPTIONS.items()),
+    click.option("--pins", "pins_file", type=click.Path(path_type=Path), metavar="FILE", help=PINS_HELP),
+    click.option("--opaque-unknown", is_flag=True, help=OPAQUE_HELP),
+    click.option("-o", "output", type=WRITTEN, help="Write the plan."),
+)
+"""Adds the options of a search to a command."""
+
+
 ALSO = {"dtype": (MIXED_FLOAT8,), "recompute": ("full",)}
 """Values of a model's options that only commands take: of `recompute`, the word of `--parallel`."""
-
-
-def _recompute(_context: click.Context, _option: click.Parameter, value: str | None) -> str | None:
-    return None if value is None else RECOMPUTE.get(value, value)
 
 
 def _model_options(defaults: Mapping[str, str]) -> list[click.Option]:
@@ -116,20 +107,13 @@ def _model_options(defaults: Mapping[str, str]) -> list[click.Option]:
         kind = click.Choice(choices) if choices else types.get(option.kind)
         default = f"[default: {defaults[name]}]" if name in defaults else option.default
         help_text = f"{option.meaning}  {default}".rstrip()
-        read = _recompute if name == "recompute" else None
+        read = reads(lambda word: RECOMPUTE.get(word, word)) if name == "recompute" else None
         result.append(click.Option([flag], type=None if switch else kind, default=None, help=help_text, callback=read))
     return result
 
 
 register_group("Search", (*OPTIONS, "pins_file"))
 register_group("Model", ("opaque_unknown", *model_options()))
-
-
-def planning_options(command: F) -> F:
-    """Add the options of a search to a command."""
-    for option in reversed((*(_click_option(*item) for item in OPTIONS.items()), *FILE_OPTIONS)):
-        command = option(command)
-    return command
 
 
 def with_model_options(defaults: Mapping[str, str]) -> Callable[[click.Command], click.Command]:

@@ -11,13 +11,13 @@ import click
 from executor.backend import BackendError, require_dtypes
 from executor.checkpoint import Checkpoint, CheckpointError, checkpoints
 from executor.data import ARRAYS, DATA_SETS, ROWS, DataError, DataSet, data_set
-from executor.job import Interval, JobRequest, read_interval
+from executor.job import JobRequest, read_interval
 from executor.schedules import CONSTANT, FORM, read_schedule
 from executor.weights import Weights
 from planner.errors import InputError
 from planner.graph.facts import classification
 from planner.plans.plan import Plan
-from tensor_partitioner.commands.console import WRITTEN, F
+from tensor_partitioner.commands.console import WRITTEN, reads, with_options
 
 FOLDER = click.Path(file_okay=False, path_type=Path)
 EITHER = click.Path(path_type=Path)
@@ -32,14 +32,9 @@ OF_A_JOB = (
 """Options that are passed to a job unchanged."""
 
 
-def _interval(_context: click.Context, _option: click.Parameter, text: str | None) -> Interval | None:
-    try:
-        return None if text is None else read_interval(text)
-    except InputError as error:
-        raise click.BadParameter(str(error)) from error
+_interval = reads(read_interval)
 
-
-_OPTIONS = (
+training_options = with_options(
     click.option("--weights", type=WRITTEN, metavar="FILE", help=WEIGHTS),
     click.option("--save-weights", type=WRITTEN, metavar="FILE", help="Write the trained state dict as safetensors."),
     click.option("--data", help=f"One of {', '.join(DATA_SETS)}, or {FILES}.  [default: random, or as resumed]"),
@@ -55,13 +50,7 @@ _OPTIONS = (
     click.option("--on-nan", type=click.Choice(["stop", "skip", "continue"]), default="stop", help=ON_NAN),
     click.option("--agree/--no-agree", default=True, help="Check that ranks have the same samples and replicas."),
 )
-
-
-def training_options(command: F) -> F:
-    """Add the options of training to a command."""
-    for option in reversed(_OPTIONS):
-        command = option(command)
-    return command
+"""Adds the options of training to a command."""
 
 
 def job_request(path: Path, plan: Plan, xp: Any, transport: str, options: Mapping[str, Any]) -> JobRequest:
