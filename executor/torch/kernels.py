@@ -243,13 +243,16 @@ def _gradients(
     return gradients
 
 
-def _into(function: Callable[..., object], **constants: float) -> Kernel:
-    """Return the kernel of a function that writes to `out`, with constant arguments."""
+def _into(function: Callable[..., object], *constants: float, result: str = "out") -> Kernel:
+    """Return the kernel of a function, with constant arguments, that writes to its argument `result`."""
 
     def kernel(call: KernelCall) -> None:
-        function(*tensors_of(call)[0], **constants, out=_output(call))
+        function(*tensors_of(call)[0], *constants, **{result: _output(call)})
 
     return kernel
+
+
+_gradient = partial(_into, result="grad_input")
 
 
 def gelu(call: KernelCall) -> None:
@@ -277,15 +280,6 @@ def _approximate(call: KernelCall) -> str:
     return str(call.attributes.get("approximate", "none"))
 
 
-def _gradient(function: Callable[..., object], *constants: float) -> Kernel:
-    """Return the kernel of a gradient that is computed from the function's result."""
-
-    def kernel(call: KernelCall) -> None:
-        function(*tensors_of(call)[0], *constants, grad_input=_output(call))
-
-    return kernel
-
-
 TORCH_KERNELS: dict[str, Kernel] = {
     **named(convolution, convolution_backward_input, convolution_backward_weight, gelu, gelu_backward),
     **NORMALIZATION,
@@ -297,7 +291,7 @@ TORCH_KERNELS: dict[str, Kernel] = {
     **UPDATES,
     **ELEMENTWISE,
     **{op: _of_floats(op, kernel) for op, kernel in {"mm": product, "bmm": product, "einsum": einsum}.items()},
-    "relu": _into(torch.clamp_min, min=0),
+    "relu": _into(torch.clamp_min, 0),
     "threshold_backward": _gradient(aten.threshold_backward.grad_input, 0),
     "sigmoid": _into(torch.sigmoid),
     "sigmoid_backward": _gradient(aten.sigmoid_backward.grad_input),
