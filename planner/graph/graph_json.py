@@ -15,7 +15,6 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -88,16 +87,11 @@ class _Graph(_GraphRecord):
 def to_data(graph: Graph) -> dict[str, Any]:
     """Return the graph as dicts, lists, strings and numbers."""
     record = _Graph(
-        {
-            name: _Tensor(
-                tensor.shape, tensor.dtype, tensor.role, _Init(**asdict(tensor.init)) if tensor.init else None
-            )
-            for name, tensor in graph.tensors.items()
-        },
+        {name: msgspec.convert(tensor, _Tensor, from_attributes=True) for name, tensor in graph.tensors.items()},
         [_Node(n.name, n.op, n.inputs, n.outputs, _plain(n.attrs), n.forward, n.unroll, n.line) for n in graph.nodes],
         dict(graph.updates),
         dict(graph.metrics),
-        {name: _Entry(**asdict(entry)) for name, entry in graph.entries.items()},
+        {name: msgspec.convert(entry, _Entry, from_attributes=True) for name, entry in graph.entries.items()},
         graph.micro_batches,
         graph.accumulated,
         graph.given,
