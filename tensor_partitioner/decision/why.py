@@ -47,6 +47,12 @@ LEAST_SHARE = 0.05
 OF_THE_SLOWEST = (INEFFICIENCY_AND_WAITING, IDEAL, INEFFICIENCY, BUBBLE, STRAGGLERS)
 """Causes that depend on the slowest worker. All others wait for it."""
 
+OF_THE_STEP = (
+    *("fits", "samples_per_s", "utilisation", "needed_bytes", "capacity_bytes", "margin_bytes"),
+    *("roof_factor", "micro_batches", "memory", "stages"),
+)
+"""What a candidate's record takes from its predicted step unchanged."""
+
 UNEVEN = 1.1
 """Ratio of the slowest stage to the mean above which stages count as uneven."""
 
@@ -253,21 +259,12 @@ def _candidate(name: str, kind: str, bound_s: float, projection: Projection, mod
         family=kind,
         seconds_per_step=projection.seconds,
         bound_s=bound_s,
-        fits=projection.fits,
-        samples_per_s=projection.samples_per_s,
         tokens_per_s=None if tokens is None else projection.samples_per_s * tokens,
-        utilisation=projection.utilisation,
-        needed_bytes=projection.needed_bytes,
-        capacity_bytes=projection.capacity_bytes,
-        margin_bytes=projection.margin_bytes,
         exposed_s=sum(shares.get(cause, 0.0) for cause in exposed),
         bubble_s=shares.get(BUBBLE, 0.0),
-        roof_factor=projection.roof_factor,
-        micro_batches=projection.micro_batches,
         shares=dict(shares),
-        memory=projection.memory,
-        stages=projection.stages,
         sent_bytes=dict(projection.sent_bytes),
+        **{name: getattr(projection, name) for name in OF_THE_STEP},
     )
 
 
