@@ -151,7 +151,7 @@ def trained_alone(single: Trainer, data: DataSet, steps: int, *, nudge: bool = F
 def _nudge(trainer: Trainer, generator: np.random.Generator) -> None:
     """Perturb every weight by up to the distance between neighbouring numbers of its size."""
     for tensor in trainer.graph.tensors.values():
-        if tensor.role == "weight" and tensor.init is not None:
+        if tensor.is_parameter:
             errors = ROUNDING[least_precise(trainer.graph)] * generator.uniform(-1, 1, tensor.shape)
             trainer.view(tensor.name)[...] *= trainer.xp.asarray((1 + errors).astype(tensor.dtype))
 

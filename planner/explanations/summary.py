@@ -225,7 +225,7 @@ class _Summarized:
         groups, alike = dict[tuple[object, ...], list[str]](), defaultdict[object, list[str]](list)
         group_of = self._words.alike.group_of
         for name, tensor in tensors.items():
-            if tensor.role == "weight" and tensor.init is not None:
+            if tensor.is_parameter:
                 lying = (self._plan.layouts[state] for state in self._states.get(name, ()))
                 key = group_of(name), tensor.shape, tensor.dtype, self._plan.layouts[name], *lying
                 groups.setdefault((*key, self._engines.megatron(name), self._engines.fsdp(name)), []).append(name)
@@ -259,7 +259,7 @@ class _Summarized:
     def held_by_fullest_worker(self) -> tuple[int, int]:
         """Return the bytes of parameters and of their state on the worker that holds most of both."""
         tensors = self._plan.graph.tensors.values()
-        weights = [tensor.name for tensor in tensors if tensor.role == "weight" and tensor.init is not None]
+        weights = [tensor.name for tensor in tensors if tensor.is_parameter]
         held = self._held_bytes(weights)
         state = self._held_bytes([state for weight in weights for state in self._states.get(weight, ())])
         fullest = int((held + state).argmax())

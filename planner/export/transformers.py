@@ -86,9 +86,7 @@ def transformer_of(graph: Graph) -> Transformer | None:
     True
     """
     transformer = _Reading(graph).transformer()
-    trained = sum(
-        tensor.elements for tensor in graph.tensors.values() if tensor.role == "weight" and tensor.init is not None
-    )
+    trained = sum(tensor.elements for tensor in graph.tensors.values() if tensor.is_parameter)
     return transformer if transformer is not None and transformer.parameters == trained else None
 
 

@@ -99,7 +99,7 @@ def sequence_length(graph: Graph) -> int | None:
 
 def weight_dtype(graph: Graph) -> str | None:
     """Return the dtype of most weights; None without any."""
-    return _most(tensor for tensor in graph.tensors.values() if tensor.role == "weight" and tensor.init is not None)
+    return _most(tensor for tensor in graph.tensors.values() if tensor.is_parameter)
 
 
 def precision(graph: Graph) -> str:

@@ -69,6 +69,11 @@ class Tensor:
         """Size in bytes."""
         return self.elements * ITEM_BYTES[self.dtype]
 
+    @property
+    def is_parameter(self) -> bool:
+        """True for a weight that no node produces."""
+        return self.role == "weight" and self.init is not None
+
 
 @dataclass(frozen=True, slots=True)
 class Node:
@@ -198,7 +203,7 @@ def _array(text: str, shape: tuple[int, ...], dtype: str) -> Array:
 
 def entries_of(graph: Graph) -> Mapping[str, Entry]:
     """Return a graph's entries; for a graph that was not imported, its weights under their own names."""
-    weights = (tensor for tensor in graph.tensors.values() if tensor.role == "weight" and tensor.init is not None)
+    weights = (tensor for tensor in graph.tensors.values() if tensor.is_parameter)
     return graph.entries or {tensor.name: Entry(tensor.name, tensor.shape, tensor.dtype) for tensor in weights}
 
 

@@ -197,11 +197,8 @@ def training_graph(
     if builder.dtype == "float16" and recipe.loss_scale > LARGEST_FLOAT16:
         raise GraphError(f"loss_scale must be at most {LARGEST_FLOAT16:g} in float16, found {recipe.loss_scale:g}")
     builder.set_role(loss, "loss")
-    weights = [
-        tensor.name
-        for tensor in builder.tensors.values()
-        if tensor.role == "weight" and tensor.init is not None and tensor.name not in builder.frozen
-    ]
+    parameters = (tensor.name for tensor in builder.tensors.values() if tensor.is_parameter)
+    weights = [name for name in parameters if name not in builder.frozen]
     read = {weight: builder.changed.get(weight, builder.copies.get(weight, weight)) for weight in weights}
     forward = len(builder.nodes)
     gradient_of = gradients(builder, loss, (*read.values(), *also), recipe.loss_scale / recipe.micro_batches)

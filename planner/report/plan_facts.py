@@ -66,9 +66,7 @@ def to_data(plan: Plan) -> dict[str, Any]:
 
 
 def _weight_bytes(graph: Graph) -> int:
-    return sum(
-        tensor.nbytes for tensor in graph.tensors.values() if tensor.role == "weight" and tensor.init is not None
-    )
+    return sum(tensor.nbytes for tensor in graph.tensors.values() if tensor.is_parameter)
 
 
 def _graph(graph: Graph) -> Rows:

@@ -295,7 +295,7 @@ def _meant(pin: Pin, names: Mapping[str, str], graph: Graph) -> str:
     if close := nearest(pin.pattern, names):
         return close
     if pin.kind == "tensor":
-        usual = {name for name, tensor in graph.tensors.items() if tensor.role == "weight" and tensor.init is not None}
+        usual = {name for name, tensor in graph.tensors.items() if tensor.is_parameter}
     else:
         updated = set(graph.updates.values())
         usual = {node.name for node in graph.nodes if node.forward is None and updated.isdisjoint(node.outputs)}

@@ -87,7 +87,7 @@ def tied_parameters(replica: Replica) -> int:
 
     def weights(some: Sequence[NodeShare]) -> set[str]:
         names = {copied.get(name, name) for share in some for name in share.reads}
-        return {name for name in names if tensors[name].role == "weight" and tensors[name].init is not None}
+        return {name for name in names if tensors[name].is_parameter}
 
     tied = weights(shares[: layers[0]]) & weights(shares[layers[-1] + 1 :])
     return sum(replica.held[name] * tensors[name].elements // tensors[name].nbytes for name in tied)

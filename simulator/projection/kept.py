@@ -81,7 +81,7 @@ def copies_of_weights(replica: Replica) -> Mapping[str, tuple[str, int]]:
         if share.phase == BEFORE and share.traits.converts:
             (operand,), (copy,) = share.node.inputs, share.node.outputs
             weight = bases.get(operand, operand)
-            if tensors[weight].role == "weight" and tensors[weight].init is not None:
+            if tensors[weight].is_parameter:
                 copies[copy] = weight, share.writes[copy]
     return copies
 
