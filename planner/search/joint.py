@@ -12,9 +12,9 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 import tdl
+from planner.graph.disjoint_sets import DisjointSets
 from planner.layout import Placement, Shard
 from planner.search.coarse.coarsen import CoarseGraph
-from planner.search.coarse.unrolled import DisjointSets
 from planner.search.costs.cost import Cost, FetchCost
 from planner.search.costs.counts import Reach
 from planner.search.costs.domains import Domain
@@ -153,10 +153,7 @@ def _axes_followed_through_graph(indexed: Mapping[tuple[int, int], Reads]) -> li
         for name, dims in reads.items()
         for dim in sorted(dims, key=str)
     ]
-    axes: dict[int, list[Occurrence]] = defaultdict(list)
-    for occurrence, number in DisjointSets.of_pairs(pairs).set_numbers().items():
-        axes[number].append(occurrence)
-    return list(axes.values())
+    return DisjointSets.of_pairs(pairs).sets()
 
 
 def _replacements_of_hardly_used_axes(

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from math import prod
 
+from planner.graph.disjoint_sets import DisjointSets
+
 Axis = tuple[str, int]
 """An axis of a graph tensor: the tensor's name and the axis's number."""
 
@@ -53,7 +55,7 @@ class TiedAxes:
     """Axes that must have equal lengths because they are the same, and where they must be cut."""
 
     def __init__(self) -> None:
-        self._parents: dict[Axis, Axis] = {}
+        self._same = DisjointSets[Axis]()
         self._origins: list[tuple[Axis, int, int]] = []
         self._wanted: list[tuple[Axis, int]] = []
 
@@ -66,7 +68,7 @@ class TiedAxes:
 
     def unite(self, axis: Axis, other: Axis) -> None:
         """Record that two axes are the same."""
-        self._parents[self._root(axis)] = self._root(other)
+        self._same.tie((axis, other))
 
     def want(self, axis: Axis, inner: int) -> None:
         """Record that an axis should be cut into parts of `inner` elements."""
@@ -76,20 +78,14 @@ class TiedAxes:
         """Return the known and the wanted cuts, without those that contradict an existing cut."""
         origins = defaultdict(list)
         for axis, dim, inner in self._origins:
-            origins[self._root(axis)].append(((axis[0], dim), inner))
+            origins[self._same.find(axis)].append(((axis[0], dim), inner))
         cuts = {key: set(lengths) for key, lengths in known.items()}
         for axis, inner in self._wanted:
-            for key, within in origins[self._root(axis)]:
+            for key, within in origins[self._same.find(axis)]:
                 wider = cuts.get(key, set()) | {within * inner}
                 if _is_chain(sorted(wider), extents[key]):
                     cuts[key] = wider
         return {key: frozenset(lengths) for key, lengths in cuts.items()}
-
-    def _root(self, axis: Axis) -> Axis:
-        while (parent := self._parents.get(axis, axis)) != axis:
-            self._parents[axis] = self._parents.get(parent, parent)
-            axis = parent
-        return axis
 
 
 def _is_chain(inner: list[int], extent: int) -> bool:

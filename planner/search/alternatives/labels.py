@@ -15,11 +15,11 @@ from itertools import chain
 
 from msgspec import Struct
 
+from planner.graph.disjoint_sets import DisjointSets
 from planner.graph.ir import FLOATING, Graph, Node, Tensor
 from planner.layout import Signature, signatures
 from planner.layout.region import leading_variable
 from planner.search.coarse.coarsen import CoarseGraph, Name
-from planner.search.coarse.unrolled import DisjointSets
 from tdl.traits import traits_of
 
 WEIGHTS = ("weight", "state")

@@ -16,13 +16,14 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 import tdl
+from planner.graph.disjoint_sets import DisjointSets
 from planner.graph.facts import is_recomputed, nodes_of_replicas
 from planner.graph.ir import ITEM_BYTES, Graph, Node
 from planner.graph.micro_batches import operands_as_terms
 from planner.graph.repeats import FewSegments, repeats_of
 from planner.layout import Signature, signatures
 from planner.layout.region import REMEMBERED
-from planner.search.coarse.unrolled import DisjointSets, cells_of_nodes, repeated_parts
+from planner.search.coarse.unrolled import cells_of_nodes, repeated_parts
 from planner.search.costs.cost import Cost, CostTerm, cost_terms
 from tensor_partitioner.display import Shown
 

@@ -10,55 +10,16 @@ that also serves as the weight of the output layer.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from graphlib import CycleError, TopologicalSorter
 from heapq import heappop, heappush
-from typing import Generic, TypeVar
 
 from msgspec import Struct
 
+from planner.graph.disjoint_sets import DisjointSets
 from planner.graph.ir import Graph, Node
 from planner.layout import Signature
 from planner.search.costs.tables import Term
-
-# Disjoint-set forest (union-find).
-
-
-T = TypeVar("T", bound=Hashable)
-
-
-class DisjointSets(Generic[T]):
-    """Disjoint sets over given members; each member starts in a set of its own."""
-
-    def __init__(self, members: Iterable[T]) -> None:
-        self._parent = {member: member for member in members}
-
-    @classmethod
-    def of_pairs(cls, pairs: Sequence[tuple[T, T]]) -> DisjointSets[T]:
-        """Return the sets of all members of the pairs, with each pair tied."""
-        sets = cls(dict.fromkeys(member for pair in pairs for member in pair))
-        for pair in pairs:
-            sets.tie(pair)
-        return sets
-
-    def find(self, member: T) -> T:
-        """Return the representative of the member's set."""
-        while (parent := self._parent[member]) != member:
-            self._parent[member] = self._parent[parent]
-            member = parent
-        return member
-
-    def tie(self, members: Iterable[T]) -> None:
-        """Merge the sets of these members."""
-        roots = list(map(self.find, members))
-        for root in roots[1:]:
-            self._parent[root] = roots[0]
-
-    def set_numbers(self) -> dict[T, int]:
-        """Return the number of every member's set; sets are numbered in order of their first members."""
-        numbers: dict[T, int] = {}
-        return {member: numbers.setdefault(self.find(member), len(numbers)) for member in self._parent}
-
 
 # Timesteps of unrolled cells (Tofu Sec 5.1).
 
@@ -192,10 +153,7 @@ def _connected_parts(count: int, feeds: Mapping[int, set[int]]) -> list[list[int
     connected = DisjointSets(range(count))
     for v, fed in feeds.items():
         connected.tie((v, *fed))
-    parts: dict[int, list[int]] = defaultdict(list)
-    for v in range(count):
-        parts[connected.find(v)].append(v)
-    return list(parts.values())
+    return connected.sets()
 
 
 def _has_cycle(part: Sequence[int], feeds: Mapping[int, set[int]]) -> bool:
