@@ -170,15 +170,11 @@ def _cut(batch: int, parallel: Parallel) -> dict[str, object]:
 def _inner_of_zoo(model: ZooModel, within: Parallel, micro_batch: int) -> Inner:
     graph, layers = _zoo_graph(model, SMALL[0])
     products = "float8" if dict(model.options).get("dtype") == MIXED_FLOAT8 else None
-    return Inner(_replica_of_zoo(model, within, micro_batch), layers, computed_dtype(graph), products)
-
-
-def _replica_of_zoo(model: ZooModel, within: Parallel, samples: int) -> Replica:
-    """Return the replica for `samples`."""
     low, high = SMALL
-    if samples == low:
-        return _built_of_zoo(model, within, low)
-    return between(_built_of_zoo(model, within, low), _built_of_zoo(model, within, high), low / high, samples / high)
+    divided = _built_of_zoo(model, within, low)
+    if micro_batch != low:
+        divided = between(divided, _built_of_zoo(model, within, high), low / high, micro_batch / high)
+    return Inner(divided, layers, computed_dtype(graph), products)
 
 
 @lru_cache(MOST)
