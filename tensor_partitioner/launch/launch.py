@@ -46,19 +46,19 @@ class Fields:
 
     def text(self, *names: str) -> str | None:
         """Return the value as text; None if it is not set."""
-        name = self._said(names)
-        return None if name is None else str(self.values[name])
+        return self._said(names)[1]
 
-    def _said(self, names: Iterable[str]) -> str | None:
+    def _said(self, names: Iterable[str]) -> tuple[str, str | None]:
+        """Return the first name that is set, with its value as text; an empty name and None if none is."""
         self.read.update(names)
-        return next((name for name in names if str(self.values.get(name)) not in UNSAID), None)
+        said = ((name, str(self.values.get(name))) for name in names)
+        return next((pair for pair in said if pair[1] not in UNSAID), ("", None))
 
     def whole(self, *names: str, most: int = MOST) -> int | None:
         """Return a positive integer; None if it is not set."""
-        name = self._said(names)
-        if name is None:
+        name, text = self._said(names)
+        if text is None:
             return None
-        text = str(self.values[name])
         if not text.isdecimal() or len(text) > len(str(MOST)) or not 1 <= int(text) <= most:
             raise InputError(f"{self.path}: {name}: expected a whole number from 1 to {most}, found {text!r}")
         return int(text)
@@ -83,10 +83,9 @@ class Fields:
 
     def switch(self, *names: str) -> bool:
         """Return a boolean; False if it is not set."""
-        name = self._said(names)
-        if name is None:
+        name, text = self._said(names)
+        if text is None:
             return False
-        text = str(self.values[name])
         if text.lower() not in SWITCHES:
             raise InputError(f"{self.path}: {name}: expected true or false, found {text!r}")
         return SWITCHES[text.lower()]
@@ -156,18 +155,3 @@ class LaunchFile:
             return self.batch
         parallel = self.parallel(devices)
         return (parallel.micro_batch or 1) * self.accumulation * parallel.dp
-
-
-def first_said(*values: int | None) -> int | None:
-    """Return the first value that is not None."""
-    return next((value for value in values if value is not None), None)
-
-
-def product(values: Iterable[int | None]) -> int | None:
-    """Return the product of the values; None if one is None."""
-    result = 1
-    for value in values:
-        if value is None:
-            return None
-        result *= value
-    return result

@@ -6,10 +6,11 @@ import re
 import shlex
 from collections.abc import Iterator, Mapping
 from functools import partial
+from math import prod
 
 from planner.errors import InputError
 from simulator.projection.stack import stack_named
-from tensor_partitioner.launch.launch import Fields, LaunchFile, Value, product
+from tensor_partitioner.launch.launch import Fields, LaunchFile, Value
 
 PRINTED = re.compile(r"^.*?\b(\w+) \.{3,} ?(.*)$", re.MULTILINE)
 """An argument as Megatron-LM prints it on start."""
@@ -151,8 +152,8 @@ def _variable(known: Mapping[str, str], match: re.Match[str]) -> str:
 
 def _multiplied(known: Mapping[str, str], match: re.Match[str]) -> str:
     factors = [known.get(name, name) for name in re.findall(r"\w+", match[0])]
-    values = [int(factor[:18]) if factor.isdecimal() else None for factor in factors]
-    return match[0] if (result := product(values)) is None else str(result)
+    are_numbers = all(factor.isdecimal() for factor in factors)
+    return str(prod(int(factor[:18]) for factor in factors)) if are_numbers else match[0]
 
 
 SETTINGS = {

@@ -8,7 +8,7 @@ from typing import Any
 from planner.errors import InputError
 from planner.parallel import RECOMPUTE
 from tensor_partitioner.display import nearest
-from tensor_partitioner.launch.launch import Fields, LaunchFile, first_said
+from tensor_partitioner.launch.launch import Fields, LaunchFile
 
 MODELS = {
     "llama2": {"7b": "llama-2-7b", "13b": "hf:meta-llama/Llama-2-13b-hf", "70b": "llama-2-70b"},
@@ -106,8 +106,7 @@ def _either(fields: Fields, name: str) -> str:
 
 def _degree(fields: Fields, axis: str) -> int:
     names = [DEGREE.format(axis), *(["sequence_parallel_degree"] if axis == "tensor" else [])]
-    said = (fields.whole(f"{of}.{name}") for name in names for of in ("parallelism", "training", "experimental"))
-    return first_said(*said) or 1
+    return fields.whole(*(f"{of}.{name}" for name in names for of in ("parallelism", "training", "experimental"))) or 1
 
 
 def _local(fields: Fields) -> int:

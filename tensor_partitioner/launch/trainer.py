@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import prod
 from typing import Any
 
 from planner.errors import InputError
-from tensor_partitioner.launch.launch import Fields, LaunchFile, product, section
+from tensor_partitioner.launch.launch import Fields, LaunchFile, section
 
 ADAPTERS = ("adapter", "unfrozen_parameters", "reward_model", "lisa_n_layers")
 """Fields of Axolotl with which only some weights are trained, or another loss is used."""
@@ -153,7 +154,7 @@ def read_axolotl(path: str, said: Mapping[str, Any], model: str | None) -> Launc
             "tp": fields.whole("tensor_parallel_size"),
         },
         accumulation=fields.whole("gradient_accumulation_steps") or 1,
-        devices=product(size or 1 for size in sizes) if sizes[0] else None,
+        devices=prod(size or 1 for size in sizes) if sizes[0] else None,
         assumed=tuple(assumed), not_priced=fields.not_priced(),
         names={
             "zero": "fsdp / deepspeed (ZeRO)", "micro_batch": "micro_batch_size", "recompute": "gradient_checkpointing",
