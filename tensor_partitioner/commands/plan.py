@@ -147,24 +147,32 @@ def planned(context: click.Context, /, model: str, **options: Any) -> Plan:
 
 
 def plan_and_verdict(context: click.Context, model: str, options: dict[str, Any]) -> tuple[Plan, str]:
-    """Return a plan and a sentence about it. With a machine alone, it is the plan of the fastest candidate."""
+    """Load a saved plan, or search one and save it if an output is given. Return it with a sentence about it."""
     if is_saved_plan(model):
-        return _plan(context, model, options), ""
+        reason = f"{model} is a saved plan, which is not searched again"
+        refuse_others(context, reason, allowed=("model", "topo", *SHOWING))
+        return load_plan(model, whole=False), ""
+    plan, verdict = _searched(context, model, options)
+    if options["output"] is not None:
+        plan.save(options["output"])
+    return plan, verdict
+
+
+def _searched(context: click.Context, model: str, options: dict[str, Any]) -> tuple[Plan, str]:
+    """Search a plan. With a machine alone, it is the plan of the fastest candidate."""
     if options["parallel"] is not None and options["parallel"].workers > MOST_WORKERS:
         reason = f"for more than {MOST_WORKERS} workers only one replica is planned"
         refuse_others(context, reason, allowed=("model", *OF_REPLICA, *model_options(), *SHOWING[2:]))
-        replica_plan: tuple[Plan, str] = import_module(PROJECTING).plan_replica(model, options)
-        return replica_plan
+        plan, verdict = import_module(PROJECTING).plan_replica(model, options)
+        return plan, verdict
     if options["topo"] is not None and not any(options[name] for name in DIVIDING) and options["objective"] == "bytes":
         reason = "--topo alone compares strategies as decide does; --objective time --workers K searches plans"
         refuse_others(context, reason, allowed=(*OF_DECISION, *model_options()))
         words = tuple(pin.asked for pin in options["pins"])
         plan, verdict = import_module(DECIDE).planned_for_time(model, {**options, "pins": words})
-        if options["output"] is not None:
-            plan.save(options["output"])
         return plan, verdict
     alone = options["objective"] == "bytes" and options["parallel"] is None
-    plan = _plan(context, model, options)
+    plan = plan_model(model, options, options["topo"], bound=options["explain"])
     return plan, LEAST_BYTES if alone and SEARCHERS[options["searcher"]].chooses_from_all else ""
 
 
@@ -211,11 +219,3 @@ def _comparison(graph: Graph, model: str, options: dict[str, Any]) -> str:
 def _compared(paths: tuple[Path, Path]) -> planner.PlanDifference:
     names = paths[0].name, paths[1].name
     return planner.diff(*paths, names if names[0] != names[1] else (str(paths[0]), str(paths[1])))
-
-
-def _plan(context: click.Context, model: str, options: dict[str, Any]) -> Plan:
-    """Load a saved plan, or search one and save it."""
-    if not is_saved_plan(model):
-        return plan_model(model, options, options["topo"], bound=options["explain"])
-    refuse_others(context, f"{model} is a saved plan, which is not searched again", allowed=("model", "topo", *SHOWING))
-    return load_plan(model, whole=False)

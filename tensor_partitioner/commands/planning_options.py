@@ -168,15 +168,18 @@ def training_options(source: str, options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def plan_model(source: str, options: Mapping[str, Any], machine: str | None, *, bound: bool = False) -> Plan:
-    """Search a plan of the graph that `source` names, with the options of the command, and save it if they name a file.
+    """Search a plan of the graph that `source` names, with the options of the command.
 
     `machine` is used for time and memory; None if neither matters.
     """
     graph, search = read_request(source, options, machine)
-    result = plan(graph, bound=bound, **search)
-    if options["output"] is not None:
-        result.save(options["output"])
-    return result
+    return plan(graph, bound=bound, **search)
+
+
+def plan_for_step(source: str, options: Mapping[str, Any]) -> Plan:
+    """Search a plan whose step is then predicted; for the machine only with --objective time or --memory."""
+    about_machine = options["objective"] == "time" or options["memory"] is not None
+    return plan_model(source, options, options["topo"] if about_machine else None)
 
 
 def read_request(source: str, options: Mapping[str, Any], machine: str | None) -> tuple[Graph, dict[str, Any]]:

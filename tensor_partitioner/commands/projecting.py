@@ -27,7 +27,13 @@ from simulator.projection.result import IDEAL, Projection
 from simulator.projection.stack import OURS, STACKS, stack_named
 from tensor_partitioner import display
 from tensor_partitioner.commands.console import stdout
-from tensor_partitioner.commands.planning_options import given_options, is_saved_plan, plan_model, refuse_float8
+from tensor_partitioner.commands.planning_options import (
+    given_options,
+    is_saved_plan,
+    plan_for_step,
+    plan_model,
+    refuse_float8,
+)
 from tensor_partitioner.decision.answer import memory_table, sent_table, shares_table, step_table
 from tensor_partitioner.decision.sources import STACK, hint, is_alike, require_alike, source_of
 from tensor_partitioner.projection import inner_of, project_plan, project_source
@@ -109,9 +115,7 @@ def priced(source: str, options: Mapping[str, Any], stack: str) -> Projection:
     if is_saved_plan(source):
         return _priced_plan(source, parallel, machine, stack)
     if parallel is None:
-        about_machine = options["objective"] == "time" or options["memory"] is not None
-        plan = plan_model(source, {**options, "output": None}, options["topo"] if about_machine else None)
-        return project_plan(plan, machine, stack)
+        return project_plan(plan_for_step(source, options), machine, stack)
     if options["workers"] not in {None, parallel.workers}:
         expected = f"expected the {parallel.workers} of --parallel {parallel}"
         raise click.UsageError(f"--workers: {expected}, found {options['workers']}")
@@ -137,13 +141,11 @@ def saved_for(plan: Plan, stack: str) -> Plan:
 
 
 def plan_replica(source: str, options: Mapping[str, Any]) -> tuple[Plan, str]:
-    """Plan one replica of named parallelism for very many workers, and save it. Return it with a sentence about it."""
+    """Plan one replica of named parallelism for very many workers. Return it with a sentence about it."""
     refuse_float8(options)
     model, batch, parallel = _job(source, options)
     inner = inner_of(model, batch, parallel)
     plan = of_replica(inner.replica.plan, str(parallel), batch, inner.layers)
-    if options["output"] is not None:
-        plan.save(options["output"])
     few, every = sum(min(count, FEW) for count in inner.layers), sum(inner.layers)
     layers = f", {few} of its {every} layers" if few < every else ""
     return plan, (
@@ -191,11 +193,11 @@ def _parallel_of(source: str) -> Parallel | None:
 
 def _save(source: str, options: Mapping[str, Any], stack: str) -> None:
     """Save the plan of the predicted step; for very many workers, that of one replica."""
-    alone, parallel = {**options, "output": None}, options["parallel"]
+    parallel = options["parallel"]
     if parallel is not None and parallel.workers > MOST_WORKERS:
-        plan = plan_replica(source, alone)[0]
+        plan = plan_replica(source, options)[0]
     else:
-        plan = plan_model(source, alone, options["topo"])
+        plan = plan_model(source, options, options["topo"])
     saved_for(plan, stack).save(options["output"])
 
 

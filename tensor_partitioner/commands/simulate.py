@@ -31,7 +31,7 @@ from tensor_partitioner.commands.planning_options import (
     TOPO_HELP,
     begin,
     is_saved_plan,
-    plan_model,
+    plan_for_step,
     planning_options,
     refuse_others,
     with_model_options,
@@ -146,5 +146,4 @@ def _plan(source: str, options: Mapping[str, Any]) -> Plan:
     if is_saved_plan(source):
         saved = load_plan(source)
         return saved if options["parallel"] is None else search_plan(saved.graph, parallel=options["parallel"])
-    about_machine = options["objective"] == "time" or options["memory"] is not None
-    return plan_model(source, {**options, "output": None}, options["topo"] if about_machine else None)
+    return plan_for_step(source, options)
