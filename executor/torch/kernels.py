@@ -255,33 +255,25 @@ def _into(function: Callable[..., object], *constants: float, result: str = "out
 _gradient = partial(_into, result="grad_input")
 
 
-def gelu(call: KernelCall) -> None:
-    """Compute x times the normal distribution function, or its approximation by tanh.
+def _gelu(function: Callable[..., torch.Tensor], into: Callable[..., object], result: str) -> Kernel:
+    """Return the kernel of gelu or its gradient; `into` writes to its argument `result`.
 
     In single precision, PyTorch does not write a result that is not contiguous.
     """
-    (x,), (out,) = tensors_of(call)
-    if out.is_contiguous():
-        aten.gelu.out(x, approximate=_approximate(call), out=out)
-    else:
-        out.copy_(aten.gelu(x, approximate=_approximate(call)))
 
+    def kernel(call: KernelCall) -> None:
+        operands, (out,) = tensors_of(call)
+        approximate = str(call.attributes.get("approximate", "none"))
+        if out.is_contiguous():
+            into(*operands, approximate=approximate, **{result: out})
+        else:
+            out.copy_(function(*operands, approximate=approximate))
 
-def gelu_backward(call: KernelCall) -> None:
-    """Compute the gradient of gelu."""
-    (grad, x), (out,) = tensors_of(call)
-    if out.is_contiguous():
-        aten.gelu_backward.grad_input(grad, x, approximate=_approximate(call), grad_input=out)
-    else:
-        out.copy_(aten.gelu_backward(grad, x, approximate=_approximate(call)))
-
-
-def _approximate(call: KernelCall) -> str:
-    return str(call.attributes.get("approximate", "none"))
+    return kernel
 
 
 TORCH_KERNELS: dict[str, Kernel] = {
-    **named(convolution, convolution_backward_input, convolution_backward_weight, gelu, gelu_backward),
+    **named(convolution, convolution_backward_input, convolution_backward_weight),
     **NORMALIZATION,
     **NORMAL,
     **RMS_NORM,
@@ -291,6 +283,8 @@ TORCH_KERNELS: dict[str, Kernel] = {
     **UPDATES,
     **ELEMENTWISE,
     **{op: _of_floats(op, kernel) for op, kernel in {"mm": product, "bmm": product, "einsum": einsum}.items()},
+    "gelu": _gelu(aten.gelu, aten.gelu.out, "out"),
+    "gelu_backward": _gelu(aten.gelu_backward, aten.gelu_backward.grad_input, "grad_input"),
     "relu": _into(torch.clamp_min, 0),
     "threshold_backward": _gradient(aten.threshold_backward.grad_input, 0),
     "sigmoid": _into(torch.sigmoid),
