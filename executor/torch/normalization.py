@@ -9,15 +9,10 @@ import torch
 
 from executor.kernels import KERNELS, Kernel, KernelCall, run
 from executor.kernels.loss import dim_of
-from executor.torch.tensors import copy_all, sum_over, tensors_of, widened, written
+from executor.torch.tensors import copy_all, spread, sum_over, tensors_of, widened, written
 from tdl.operator import named
 
 aten = torch.ops.aten
-
-
-def _channels(vector: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-    """Return a vector over the channels, broadcast against `like`."""
-    return vector.view(-1, *(1,) * (like.ndim - 2))
 
 
 def _summed(x: torch.Tensor) -> torch.Tensor:
@@ -57,7 +52,7 @@ def batch_norm(call: KernelCall, operands: list[torch.Tensor], out: torch.Tensor
 def batch_norm_var(call: KernelCall, operands: list[torch.Tensor], out: torch.Tensor) -> None:
     """Sum squared deviations from `mean` per channel, divided by the whole tensor's `count`."""
     x, centre = operands
-    deviation = x - _channels(centre, x)
+    deviation = x - spread(centre, (1,), x.ndim)
     torch.div(_summed(deviation.mul_(deviation)), call.number("count"), out=out)
 
 
@@ -80,7 +75,7 @@ def batch_norm_backward(call: KernelCall, operands: list[torch.Tensor], out: tor
     share = scale / -call.number("count")
     statistics = share * grad_weight, share * grad_bias, centre, variance
     through = aten.native_batch_norm(x, *statistics, False, 0.0, call.number("eps"))[0]
-    torch.addcmul(through, grad, _channels(scale, x), out=out)
+    torch.addcmul(through, grad, spread(scale, (1,), x.ndim), out=out)
 
 
 NORMALIZATION = written(
