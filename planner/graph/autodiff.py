@@ -9,7 +9,7 @@ from dataclasses import replace
 from planner.errors import GraphError
 from planner.graph.build import GraphBuilder, WrittenGradient
 from planner.graph.ir import FLOATING, Node, renamed
-from planner.graph.rules import RULES, UNBOUNDED, Backward, Gradient, apply_rule, flat, level, materialize, zeros
+from planner.graph.rules import RULES, UNBOUNDED, Backward, Gradient, apply_rule, flat, level, materialize
 
 MANY = 8
 """For up to MANY readers, contributions to a gradient are added at once; for more, in pairs as they are computed.
@@ -122,13 +122,15 @@ class _Reverse:
         wanted = tuple(tensor in self.needed for tensor in node.inputs)
         backward = Backward(self.builder, node, arriving, wanted, self.producers)
         before = len(self.builder.nodes), len(self.builder.tensors)
-        gradients = zip(node.inputs, apply_rule(rule, backward), strict=True)
-        needed = [
-            (tensor, gradient) for tensor, gradient in gradients if gradient is not None and tensor in self.needed
-        ]
+        self._pass_on(node, before, zip(node.inputs, apply_rule(rule, backward), strict=True))
+
+    def _pass_on(self, node: Node, before: tuple[int, int], gradients: Iterable[tuple[str, Gradient | None]]) -> None:
+        """Contribute a node's gradients that are needed; of the nodes and tensors after `before`, keep only theirs."""
+        needed = [(tensor, gradient) for tensor, gradient in gradients if tensor in self.needed]
         self.builder.take_back(*before, (gradient for _, gradient in needed if isinstance(gradient, str)))
         for tensor, gradient in needed:
-            self._contribute(tensor, gradient, node)
+            if gradient is not None:
+                self._contribute(tensor, gradient, node)
 
     def _contribute(self, tensor: str, gradient: Gradient, reader: Node) -> None:
         """Keep a reader's contribution to a gradient; add it at once if a tensor between layers has many readers."""
@@ -146,17 +148,14 @@ class _Reverse:
         if all(total is None for total in arriving.values()):
             return
         names = {
-            stand_in: zeros(self.builder, result) if total is None else materialize(self.builder, total, result)
+            stand_in: materialize(self.builder, total, result)
             for stand_in, (result, total) in zip(written.arriving, arriving.items(), strict=True)
         }
         before = len(self.builder.nodes), len(self.builder.tensors)
         for inner in written.nodes:
             self.builder.emit(replace(renamed(inner, names), forward=node.name), "gradient")
         gradients = [names.get(gradient, gradient) for gradient in written.gradients]
-        needed = [pair for pair in zip(written.operands, gradients, strict=True) if pair[0] in self.needed]
-        self.builder.take_back(*before, (gradient for _, gradient in needed))
-        for tensor, gradient in needed:
-            self._contribute(tensor, gradient, node)
+        self._pass_on(node, before, zip(written.operands, gradients, strict=True))
 
     def _total(self, tensor: str) -> Gradient | None:
         """Return the sum of all contributions to a tensor's gradient, once every reader has been processed."""
@@ -183,9 +182,7 @@ class _Reverse:
 
     def _finished(self, tensor: str) -> str:
         total = self._total(tensor)
-        if total is None and tensor in self.builder.flat:
-            return zeros(self.builder, tensor)
-        if total is None:
+        if total is None and tensor not in self.builder.flat:
             raise GraphError(f"the loss does not depend on tensor {tensor!r}")
         return materialize(self.builder, total, tensor)
 

@@ -15,7 +15,6 @@ from planner.graph.rules.base import (
     flat as flat,
     level as level,
     materialize as materialize,
-    zeros as zeros,
 )
 
 _FAMILIES = (elementwise, matrix, reduction, shape, compound, attention)

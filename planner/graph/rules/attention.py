@@ -6,7 +6,7 @@ Attention has one backward node for the queries, one for keys and values, and on
 from __future__ import annotations
 
 from planner.graph.ir import Value
-from planner.graph.rules.base import Backward, Gradients, Rule, flat, materialize, zeros
+from planner.graph.rules.base import Backward, Gradients, Rule, flat, materialize
 from tdl.operator import named
 
 
@@ -21,7 +21,7 @@ def _operands(b: Backward) -> tuple[str, ...]:
     """Return the operands of the backward operators."""
     result, total = b.node.outputs
     arriving, of_total = b.arriving
-    gradient = zeros(b.builder, result) if arriving is None else b.gradient
+    gradient = materialize(b.builder, arriving, result)
     inner = b.emit_step("softmax_backward_sum", (gradient, result), 0, "inner", dim=3)
     if of_total is not None:
         inner = b.emit_step("sub", (inner, materialize(b.builder, of_total, total)), 0, "less")

@@ -111,8 +111,11 @@ def _check_gradient(backward: Backward, operand: int, gradient: object, where: s
         )
 
 
-def materialize(builder: GraphBuilder, gradient: Gradient, of: str) -> str:
-    """Return a gradient as a tensor's name; a constant becomes a multiple of a scalar input of ones."""
+def materialize(builder: GraphBuilder, gradient: Gradient | None, of: str) -> str:
+    """Return a gradient as a tensor's name; a constant becomes a multiple of a scalar input of ones, None zeros."""
+    if gradient is None:
+        like = builder.tensors[of]
+        return builder.input(f"{of}.grad", like.shape, ZEROS, like.dtype)
     if isinstance(gradient, str):
         return gradient
     ones = builder.shared(Tensor("one", (), builder.tensors[of].dtype, "input", ONES))
@@ -122,12 +125,6 @@ def materialize(builder: GraphBuilder, gradient: Gradient, of: str) -> str:
     if name not in builder.tensors:
         builder.apply("scale", ones, name=name, role="gradient", factor=gradient)
     return name
-
-
-def zeros(builder: GraphBuilder, tensor: str) -> str:
-    """Return a gradient of zeros for a tensor at which none arrives."""
-    like = builder.tensors[tensor]
-    return builder.input(f"{tensor}.grad", like.shape, ZEROS, like.dtype)
 
 
 def flat(b: Backward) -> Gradients:

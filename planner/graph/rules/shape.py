@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import cast
 
 import tdl
-from planner.graph.rules.base import Backward, Gradient, Gradients, Rule, integers, materialize, number, zeros
+from planner.graph.rules.base import Backward, Gradient, Gradients, Rule, integers, materialize, number
 from tdl.operator import named
 
 
@@ -18,13 +18,9 @@ def _reshape(b: Backward) -> Gradients:
 
 def _unbind(b: Backward) -> Gradients:
     """Stack the gradients of the outputs; an output without readers contributes zeros."""
-    parts = []
-    for output, gradient in zip(b.node.outputs, b.arriving, strict=True):
-        if gradient is None:
-            parts.append(zeros(b.builder, output))
-        else:
-            parts.append(materialize(b.builder, gradient, output))
-    return (b.emit("stack", tuple(parts), 0, **b.attrs("dim")),)
+    pairs = zip(b.arriving, b.node.outputs, strict=True)
+    parts = tuple(materialize(b.builder, gradient, output) for gradient, output in pairs)
+    return (b.emit("stack", parts, 0, **b.attrs("dim")),)
 
 
 def _stack(b: Backward) -> Gradients:
