@@ -13,6 +13,7 @@ from msgspec import Struct
 from planner.graph.ir import ITEM_BYTES
 from planner.graph.micro_batches import copies_stored, in_order_of_phases, phases_of_nodes
 from planner.search.coarse.coarsen import CoarseGraph, Factor
+from planner.search.costs.counts import leading_step_masks, product_of_ways_by_mask
 from planner.search.costs.domains import Domain, Layouts, Strategies
 from planner.search.costs.tables import Scope, Table, Tables
 
@@ -31,11 +32,9 @@ class Objective(Protocol):
     @property
     def allows_everywhere(self) -> bool:
         """True if any operator may be computed by all workers (`*`) at a step, because repeated work has a cost."""
-        ...
 
     def priced_tables(self, coarse: CoarseGraph, domains: Sequence[Domain], tables: Tables) -> Iterator[Priced]:
         """Yield the tables whose sum is the cost of a choice of states; axes are in the order of a factor's scope."""
-        ...
 
 
 class Extended(Struct, frozen=True, eq=False):
@@ -167,7 +166,6 @@ def _stored_elements(layouts: Layouts) -> list[Table]:
 
     An element has one digit, and so one holder, at a step that shards it; at other steps every worker holds it.
     """
-    count = len(layouts.ways)
-    copies = [prod(way for i, way in enumerate(layouts.ways) if not mask >> i & 1) for mask in range(1 << count)]
     sharded = np.bitwise_or.reduce(layouts.sharded, axis=0, initial=0)
-    return [np.array(copies, dtype=np.int64)[sharded] * prod(layouts.shape)]
+    others = leading_step_masks(layouts.ways)[-1] & ~sharded
+    return [product_of_ways_by_mask(layouts.ways)[others] * prod(layouts.shape)]
