@@ -224,16 +224,11 @@ def _variables_by_number(
     return tuple(variable_of_members(members[v]) for v in range(len(members)))
 
 
-def _marks_by_variable(coarse: CoarseGraph, marks: Marks) -> dict[int, set[Hashable]]:
+def _graph_without_repeats(coarse: CoarseGraph, marks: Marks = frozenset()) -> CoarseGraph:
+    """Return the graph with one variable for all variables at the same place of identical parts with equal marks."""
     marked: dict[int, set[Hashable]] = defaultdict(set)
     for name, mark in marks:
         marked[coarse.variable_of[name]].add(mark)
-    return marked
-
-
-def _graph_without_repeats(coarse: CoarseGraph, marks: Marks = frozenset()) -> CoarseGraph:
-    """Return the graph with one variable for all variables at the same place of identical parts with equal marks."""
-    marked = _marks_by_variable(coarse, marks)
     kinds = [(kind, frozenset(marked[v])) for v, kind in enumerate(_kinds_of_variables_by_number(coarse))]
     numbers: dict[object, int] = {}
     terms = [
