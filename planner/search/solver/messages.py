@@ -97,15 +97,12 @@ class Messages:
 
     def lower_bound(self) -> int:
         """Return the lower bound on the cost of every choice."""
-        unary, left = self.terms_after_messages()
-        return int(
-            self._unscaled_costs_rounded_up(sum(int(table.min()) for table in (*unary, *(table for _, table in left))))
-        )
+        return int(self._unscaled_costs_rounded_up(_sum_of_least_costs(*self.terms_after_messages())))
 
     def state_bounds(self) -> list[Table]:
         """Return, per variable and state, a lower bound on the cost of every choice with that state."""
         unary, left = self.terms_after_messages()
-        total = sum(int(table.min()) for table in (*unary, *(table for _, table in left)))
+        total = _sum_of_least_costs(unary, left)
         bounds = [costs - costs.min() for costs in unary]
         for scope, table in left:
             for axis, v in enumerate(scope):
@@ -149,6 +146,10 @@ class Messages:
                 table = table - (message[:, None] if axis == 0 else message)
             left.append((scope, table))
         return unary, left
+
+
+def _sum_of_least_costs(unary: Iterable[Table], left: Iterable[tuple[Scope, Table]]) -> int:
+    return sum(int(table.min()) for table in (*unary, *(table for _, table in left)))
 
 
 def _sum_of_largest_costs(problem: Problem) -> int:
