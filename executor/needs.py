@@ -22,6 +22,7 @@ from executor.kernels.derived import UPDATES
 from executor.process.launch import SharedError
 from executor.training import RankPrograms
 from planner.failures import BAD_INPUT
+from planner.grouping import grouped
 from planner.program.tasks import Receive, Send, SlicedCall, WorkerProgram, distinct, extents
 from planner.program.workspace import MIB, Libraries, Need, arena_need, library_needs, workspace_need
 from tensor_partitioner.display import quantity
@@ -127,9 +128,8 @@ def require_room(ranks: Cluster, xp: Any, plan: str, own: Demand) -> int:
     ranks.barrier()
     free, total = xp.cuda.runtime.memGetInfo()
     place = device_place(xp)
-    sharing: dict[str, list[tuple[int, Demand, int]]] = {}
-    for rank, (where, demanded, room) in enumerate(ranks.all_gather((place, own, int(free)))):
-        sharing.setdefault(where, []).append((rank, demanded, room))
+    everyone = enumerate(ranks.all_gather((place, own, int(free))))
+    sharing = grouped((where, (rank, demanded, room)) for rank, (where, demanded, room) in everyone)
     for members in sharing.values():
         numbers, demands, rooms = zip(*members, strict=True)
         lack, estimated = (need - min(rooms) for need in _needed(demands))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate, groupby, pairwise
 from types import ModuleType
@@ -18,6 +17,7 @@ from executor.kernels import LIBRARIES, KernelSet
 from executor.schedules import LEARNING_RATE, Rate
 from executor.transport import Transport
 from planner.errors import InputError
+from planner.grouping import grouped
 from planner.program.tasks import Compute, Receive, Send, Task, Wait, WorkerProgram, distinct
 
 
@@ -84,9 +84,7 @@ class Worker:
         were done; the device's clock when each was done. Each of `looks` is called before the task at its position, or
         after the last one.
         """
-        before = defaultdict[int, list[Action]](list)
-        for position, look in looks:
-            before[position].append(look)
+        before = grouped(looks)
         with np.errstate(all="ignore"), on_one_stream(self.memory.xp):  # NaN is a valid result
             started, readings, waits = time.perf_counter(), [clock.read()], [0]
             launch = None if before or clock.is_device else self._launch

@@ -44,6 +44,7 @@ from executor.training import RankPrograms, Trainer
 from executor.values import Array
 from executor.worker import Worker
 from planner.graph.ir import ITEM_BYTES
+from planner.grouping import grouped
 from planner.program.task_keys import computed_dtype, posted, received, sent, spelled_compute
 from planner.program.tasks import Compute, Receive, Send, Wait, WorkerProgram
 from topologies import TransferAmounts
@@ -97,10 +98,7 @@ def timed(part: RankPrograms, bench: Bench, limit_s: float) -> Timed:
 
 def means(durations: Iterable[tuple[str, float]]) -> dict[str, float]:
     """Return the mean duration by name."""
-    by_name = defaultdict[str, list[float]](list)
-    for name, seconds in durations:
-        by_name[name].append(seconds)
-    return {name: statistics.fmean(values) for name, values in by_name.items()}
+    return {name: statistics.fmean(values) for name, values in grouped(durations).items()}
 
 
 def spread_of(values: list[float]) -> float:

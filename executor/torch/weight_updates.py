@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +13,7 @@ from executor.kernels import KERNELS, KernelCall, run
 from executor.schedules import LEARNING_RATE
 from executor.torch.tensors import are_computed, tensor_of, tensors_of
 from planner.graph.ir import Value
+from planner.grouping import grouped
 
 LEAST = 1 << 14
 """Elements of a weight from which PyTorch's kernel is faster than NumPy's. Its call takes longer."""
@@ -54,10 +54,7 @@ class Update:
             return None
 
         def action() -> None:  # settings may differ and change
-            groups = defaultdict[tuple[Value, ...], list[KernelCall]](list)
-            for call in calls:
-                groups[_settings(call)].append(call)
-            for group in groups.values():
+            for group in grouped((_settings(call), call) for call in calls).values():
                 operands = [tensors_of(call)[0] for call in group]
                 self.step(group[0], [x[1] for x in operands], [[x[place] for x in operands] for place in self.updated])
 

@@ -28,6 +28,7 @@ from executor.shared_memory import exchanged, neighbours
 from executor.transport.messages import Messages
 from executor.transport.point_to_point import PointToPoint
 from executor.values import Array, ArrayModule
+from planner.grouping import grouped
 from planner.program.tasks import Compute, Message, Receive, Send, Task, Wait, WorkerProgram, distinct
 
 Finished = dict[int, int]
@@ -354,8 +355,4 @@ def _wanted(comm: MPI.Intracomm, waited: Sequence[Finished]) -> dict[int, list[i
     for finished in waited:
         for peer, tasks in finished.items():
             counts_by_rank[peer].append(tasks)
-    wanted: dict[int, list[int]] = {}
-    for rank, counts in enumerate(comm.alltoall(counts_by_rank)):
-        for tasks in counts:
-            wanted.setdefault(tasks, []).append(rank)
-    return wanted
+    return grouped((tasks, rank) for rank, counts in enumerate(comm.alltoall(counts_by_rank)) for tasks in counts)

@@ -17,6 +17,7 @@ from rich.table import Table
 from planner.errors import PlanError
 from planner.explanations.accounts import NODE, OPERATOR, TENSOR, bytes_by, flows, stored, write_choices
 from planner.graph.ir import Graph
+from planner.grouping import grouped
 from planner.layout import Layout, Strategy, Ways
 from planner.plans.plan import Plan
 from planner.plans.plan_json import plan_of
@@ -147,10 +148,7 @@ def _rows(
     costs: Sequence[Costs],
     lines: Mapping[str, str] | None = None,
 ) -> tuple[Row, ...]:
-    groups: dict[tuple[str, tuple[str, str]], list[str]] = {}
-    for name, kind in kinds.items():
-        groups.setdefault((kind, decisions[name]), []).append(name)
-    rows = []
+    groups, rows = grouped(((kind, decisions[name]), name) for name, kind in kinds.items()), []
     for (kind, texts), names in groups.items():
         first, second = (sum(cost.get(name, 0) for name in names) for cost in costs)
         rows.append(Row(kind, texts, tuple(names), (first, second), lines[names[0]] if lines else ""))

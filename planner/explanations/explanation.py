@@ -26,6 +26,7 @@ from planner.explanations.accounts import (
 )
 from planner.explanations.words import Words
 from planner.graph.ir import Node
+from planner.grouping import grouped
 from planner.layout import PARTIAL, TERMS, Signature, Strategy, group_of
 from planner.plans.plan import Plan
 from planner.plans.plan_json import plan_of
@@ -225,9 +226,7 @@ def _stored_row(name: str, layout: str, groups: Sequence[Stored]) -> list[str]:
 
 def memory_table(arena_bytes: Sequence[int]) -> Table:
     """Return the table of workers' arenas; workers with equal arenas share a row."""
-    sizes: dict[int, list[int]] = {}
-    for worker, nbytes in enumerate(arena_bytes):
-        sizes.setdefault(nbytes, []).append(worker)
+    sizes = grouped((nbytes, worker) for worker, nbytes in enumerate(arena_bytes))
     rows = [[_workers(workers), exact_bytes(nbytes)] for nbytes, workers in sizes.items()]
     return table("memory", ["workers", "arena bytes each"], rows)
 

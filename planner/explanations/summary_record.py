@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from rich.table import Table
 
+from planner.grouping import grouped
 from tensor_partitioner import display
 from tensor_partitioner.display import Shown, grid, percent, quantity, seconds, table
 
@@ -181,9 +182,7 @@ def _others_row(name: str, groups: Sequence[OperatorGroup]) -> list[str]:
 
 def causes_table(summary: Summary) -> Table:
     """Return the table of why bytes move, and for which parts of the network most."""
-    kinds: dict[str, list[Cause]] = {}
-    for cause in summary.causes:
-        kinds.setdefault(cause.kind, []).append(cause)
+    kinds = grouped((cause.kind, cause) for cause in summary.causes)
     totals = {kind: sum(cause.nbytes for cause in causes) for kind, causes in kinds.items()}
     least = SHARE_SHOWN * summary.total_bytes
     shown = [kind for kind in sorted(kinds, key=lambda kind: -totals[kind])[:CAUSES_SHOWN] if totals[kind] >= least]

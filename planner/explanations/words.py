@@ -15,6 +15,7 @@ import tdl
 from planner.explanations.accounts import Movement
 from planner.graph.ir import FLOATING, Graph, Node
 from planner.graph.repeats import SegmentPlace, repeats_of
+from planner.grouping import grouped
 from planner.layout import EVERYWHERE, PARTIAL, REPLICATE, TERMS, Placement, Shard, Signature, Strategy, Ways, group_of
 from planner.search.alternatives.labels import Labelling, Member, is_weight_or_state
 from planner.search.coarse.coarsen import CoarseGraph
@@ -91,10 +92,8 @@ class Words:
     def __init__(self, graph: Graph, signatures: Mapping[str, Signature]) -> None:
         self.graph, self.signatures, self.alike = graph, signatures, Alike(graph)
         self._labelling = Labelling(CoarseGraph(graph, signatures, {}, (), (), {}))
-        self._readers: dict[str, list[Node]] = {}
-        for node in graph.nodes:
-            for name in node.inputs if node.forward is None else ():
-                self._readers.setdefault(name, []).append(node)
+        forward = [node for node in graph.nodes if node.forward is None]
+        self._readers = grouped((name, node) for node in forward for name in node.inputs)
         heads, vocabulary = [*self._heads_of_products()], [*self._variables_looked_up()]
         self._numbers = self._labelling.axis_numbers() if heads or vocabulary else {}
         self._heads, self._vocabulary = self._axes_of(heads), self._axes_of(vocabulary)

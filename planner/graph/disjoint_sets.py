@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Hashable, Iterable
 from typing import Generic, TypeVar
+
+from planner.grouping import grouped
 
 T = TypeVar("T", bound=Hashable)
 
@@ -43,7 +44,4 @@ class DisjointSets(Generic[T]):
 
     def sets(self) -> list[list[T]]:
         """Return the members of every set; sets are in order of their first members."""
-        sets = defaultdict[int, list[T]](list)
-        for member, number in self.set_numbers().items():
-            sets[number].append(member)
-        return list(sets.values())
+        return list(grouped((number, member) for member, number in self.set_numbers().items()).values())

@@ -24,6 +24,7 @@ from planner.graph.facts import phases
 from planner.graph.infer import describe
 from planner.graph.ir import Graph, Node
 from planner.graph.micro_batches import UPDATE, accumulates
+from planner.grouping import grouped
 from planner.layout.geometry import PRODUCTS
 from tdl.traits import Function, traits_of
 
@@ -144,9 +145,7 @@ class _Forward:
         sinks = [makers[name].name for name in graph.metrics.values() if name in makers]
         self._nodes = {name: nodes[name] for name in _behind(sinks, reads)}
         self._unit = {name: name for name in self._nodes} | dict(parts_of_operators(self._nodes.values()))
-        self._members: defaultdict[str, list[Node]] = defaultdict(list)
-        for name, node in self._nodes.items():
-            self._members[self._unit[name]].append(node)
+        self._members = grouped((self._unit[name], node) for name, node in self._nodes.items())
         self._reads = {unit: self._read_by(unit) for unit in self._members}
         self._readers: defaultdict[str, list[str]] = defaultdict(list)
         for unit, others in self._reads.items():
@@ -185,10 +184,7 @@ class _Forward:
             readers = readers if unit in self._weighted else list({roots[reader] for reader in readers})
             alone = len(readers) == 1 and unit not in self._sinks
             roots[unit] = roots[readers[0]] if alone else unit
-        clusters: defaultdict[str, list[str]] = defaultdict(list)
-        for unit in self._post:
-            clusters[roots[unit]].append(unit)
-        return clusters
+        return grouped((roots[unit], unit) for unit in self._post)
 
     def _in_order(self, clusters: Mapping[str, Sequence[str]]) -> Iterable[str]:
         """Return the clusters' roots, operands first; clusters that no sample affects come before all others."""

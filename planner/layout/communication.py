@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from planner.grouping import grouped
 from planner.layout.region import (
     REMEMBERED,
     Region,
@@ -244,10 +245,8 @@ def collective(exchange: Exchange) -> Collective | None:
 @lru_cache(REMEMBERED)
 def groups_of(ways: Ways, steps: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
     """Return the groups of workers whose digits differ only at these steps, in the order of their first workers."""
-    groups: dict[tuple[int, ...], list[int]] = {}
-    for worker, digits in enumerate(ways.digits_of_workers()):
-        groups.setdefault(tuple(d for step, d in enumerate(digits) if step not in steps), []).append(worker)
-    return tuple(map(tuple, groups.values()))
+    others = (tuple(d for step, d in enumerate(of) if step not in steps) for of in ways.digits_of_workers())
+    return tuple(map(tuple, grouped((key, worker) for worker, key in enumerate(others)).values()))
 
 
 def _steps(ways: Ways, moved: NDArray[np.int64]) -> tuple[int, ...]:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 import tdl
 from planner.graph.infer import told_apart
 from planner.graph.ir import Graph, Value, groups
+from planner.grouping import grouped
 from planner.layout.ways import Ways
 from tdl.operator import freeze
 
@@ -235,11 +236,7 @@ def _ends(sets: Sequence[Runs]) -> NDArray[np.int64]:
 
 def holders(regions: Sequence[Region]) -> dict[Region, list[int]]:
     """Return the workers that hold each non-empty region; `regions` holds one region per worker."""
-    workers: dict[Region, list[int]] = {}
-    for worker, region in enumerate(regions):
-        if not is_empty(region):
-            workers.setdefault(region, []).append(worker)
-    return workers
+    return grouped((region, worker) for worker, region in enumerate(regions) if not is_empty(region))
 
 
 def nothing(shape: Sequence[int]) -> Region:

@@ -20,6 +20,7 @@ from msgspec import structs
 from planner.graph.facts import copies_of_weights, phases
 from planner.graph.ir import Graph, Node
 from planner.graph.micro_batches import can_add_up
+from planner.grouping import grouped
 from planner.layout import EVERYWHERE, REPLICATE, Layout, Region, Shard, Strategy, fetch
 from planner.plans.plan import Plan
 from planner.plans.traffic import NodeTraffic, Read
@@ -43,13 +44,11 @@ class Copying:
 def with_copies(plan: Plan, copies: Sequence[Copying]) -> Plan:
     """Return the plan in which readers use copies, each made before the node at its `place`."""
     source = {reader: copy.new for copy in copies for reader in copy.readers}
-    before = defaultdict[int, list[Node]](list)
-    for copy in copies:
-        before[copy.place].append(copy.node)
+    before = grouped((copy.place, copy.node) for copy in copies)
 
     def nodes() -> Iterator[Node]:
         for place, node in enumerate(plan.graph.nodes):
-            yield from before[place]
+            yield from before.get(place, ())
             inputs = (source.get((node.name, operand), name) for operand, name in enumerate(node.inputs))
             yield replace(node, inputs=tuple(inputs))
 

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from planner.graph.ir import ITEM_BYTES, Graph, Node
 from planner.graph.micro_batches import BACKWARD, FORWARD
+from planner.grouping import grouped
 from planner.layout import (
     TERMS,
     Exchange,
@@ -193,17 +194,8 @@ class Traffic:
 
         Corresponding nodes have equal positions in their groups, and so have operands and results.
         """
-        alike: dict[object, list[list[Node]]] = {}
-        for nodes in self._nodes_sharing_reads():
-            alike.setdefault(self._cause_of_bytes(nodes), []).append(nodes)
-        return alike.values()
-
-    def _nodes_sharing_reads(self) -> Iterable[list[Node]]:
-        """Return the groups of nodes that may share fetches."""
-        groups: dict[object, list[Node]] = {}
-        for node in self._nodes:
-            groups.setdefault(self._may_share_reads(node), []).append(node)
-        return groups.values()
+        sharing = grouped((self._may_share_reads(node), node) for node in self._nodes)
+        return grouped((self._cause_of_bytes(nodes), nodes) for nodes in sharing.values()).values()
 
     def _cause_of_bytes(self, nodes: Sequence[Node]) -> object:
         """Return everything that the bytes of nodes sharing reads depend on.
@@ -243,9 +235,8 @@ class Traffic:
 
     def _reads(self, node: Node, signature: Signature, earlier: dict[Sharing, list[Read]]) -> tuple[Read, ...]:
         strategy, ways = self.plan.strategies[node.name], self.plan.ways
-        needs: dict[tuple[str, tuple[Region, ...]], list[int]] = {}
-        for operand, name in enumerate(node.inputs):
-            needs.setdefault((name, needed(signature, operand, strategy, ways)), []).append(operand)
+        operands = ((name, needed(signature, n, strategy, ways)) for n, name in enumerate(node.inputs))
+        needs = grouped((need, operand) for operand, need in enumerate(operands))
         return tuple(self._read(node, name, need, tuple(at), earlier) for (name, need), at in needs.items())
 
     def _read(

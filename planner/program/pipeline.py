@@ -8,13 +8,13 @@ runs its steps one after the other, each as soon as its inputs are available.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from planner.errors import PlanError
 from planner.graph.micro_batches import BACKWARD, BEFORE, FORWARD, UPDATE
+from planner.grouping import grouped
 from planner.plans.records import WEIGHTS, of_chunk, read_schedule
 from planner.program.schedule import arriving, is_waiting
 from planner.program.tasks import Phase
@@ -250,10 +250,7 @@ class Keeping:
     def _between(self, phases: frozenset[int]) -> KeptSlots:
         names = [phase.name for phase in self.phases]
         used = {names[number] for number in phases}
-        places = defaultdict[int, list[int]](list)
-        for place, (name, number) in enumerate(self.order):
-            if name in used:
-                places[number].append(place)
+        places = grouped((number, place) for place, (name, number) in enumerate(self.order) if name in used)
         spans = [(min(positions), max(positions)) for _, positions in sorted(places.items())]
         begins, ends = zip(*spans, strict=True)
         slots = next(n for n in range(1, len(spans) + 1) if all(map(int.__lt__, ends, begins[n:])))

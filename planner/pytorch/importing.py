@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import operator
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set as AbstractSet
 from dataclasses import replace
 from functools import partial
@@ -20,6 +19,7 @@ from planner.graph.infer import check
 from planner.graph.ir import Graph, Init
 from planner.graph.optimizers import Optimizer
 from planner.graph.training import Recipe, training_graph
+from planner.grouping import grouped
 from planner.pytorch.arguments import Arguments, DefectError, Inputs, contained, conversion_failed
 from planner.pytorch.capture.functionalization import changes_first
 from planner.pytorch.capture.trace import Step, TracedModule, is_data, is_parameter, traced
@@ -204,9 +204,7 @@ def _with_cuts(trace: TracedModule, frozen: frozenset[int], whole: AbstractSet[N
 
 def _listed(refused: Mapping[Node, str]) -> str:
     """Return every reason why nodes are refused, with the number of times and the first place."""
-    places = defaultdict[str, list[str]](list)
-    for node, why in refused.items():
-        places[why].append(where(node))
+    places = grouped((why, where(node)) for node, why in refused.items())
     return "; ".join(f"{why} ({len(at)} times, first at {at[0]})" for why, at in places.items()) + advice()
 
 

@@ -13,6 +13,7 @@ from planner.explanations.summary import summary
 from planner.explanations.summary_record import Summary
 from planner.explanations.words import Words
 from planner.graph.micro_batches import FORWARD
+from planner.grouping import grouped
 from planner.parallel import Parallel
 from planner.plans.plan import Plan
 from planner.plans.records import WEIGHTS, SearchRecord
@@ -143,10 +144,7 @@ def _spending(report: Report) -> Iterator[Spending]:
 
 
 def _by_worker(tasks: Iterable[TaskSeconds]) -> Mapping[int, list[TaskSeconds]]:
-    by_worker: defaultdict[int, list[TaskSeconds]] = defaultdict(list)
-    for task in tasks:
-        by_worker[task.worker].append(task)
-    return dict(sorted(by_worker.items()))
+    return dict(sorted(grouped((task.worker, task) for task in tasks).items()))
 
 
 def simulated_lanes(simulation: Simulation, workers: int) -> Lanes:

@@ -6,13 +6,13 @@ must be cut, this is recorded for its sources, and the model is translated once 
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import prod
 
 from planner.graph.disjoint_sets import DisjointSets
+from planner.grouping import grouped
 
 Axis = tuple[str, int]
 """An axis of a graph tensor: the tensor's name and the axis's number."""
@@ -76,12 +76,10 @@ class TiedAxes:
 
     def cuts(self, known: Cuts, extents: Mapping[tuple[str, int], int]) -> Cuts:
         """Return the known and the wanted cuts, without those that contradict an existing cut."""
-        origins = defaultdict(list)
-        for axis, dim, inner in self._origins:
-            origins[self._same.find(axis)].append(((axis[0], dim), inner))
+        origins = grouped((self._same.find(axis), ((axis[0], dim), inner)) for axis, dim, inner in self._origins)
         cuts = {key: set(lengths) for key, lengths in known.items()}
         for axis, inner in self._wanted:
-            for key, within in origins[self._same.find(axis)]:
+            for key, within in origins.get(self._same.find(axis), ()):
                 wider = cuts.get(key, set()) | {within * inner}
                 if _is_chain(sorted(wider), extents[key]):
                     cuts[key] = wider

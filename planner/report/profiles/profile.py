@@ -19,6 +19,7 @@ import msgspec
 
 from planner.errors import InputError
 from planner.graph.order import KernelClass
+from planner.grouping import grouped
 
 COLLECTIVE = "collective: "
 """Prefix of a span's `what` for collectives; the operation follows it."""
@@ -80,10 +81,7 @@ def mean_of(profiles: Sequence[Profile]) -> Profile:
 
 
 def _of_device(spans: Sequence[Timespan], seconds: float, steps: int) -> Profile:
-    by_what: defaultdict[str, list[Timespan]] = defaultdict(list)
-    for span in spans:
-        if span.end_s > span.begin_s:
-            by_what[span.what].append(span)
+    by_what = grouped((span.what, span) for span in spans if span.end_s > span.begin_s)
     kernels = {what: of for what, of in by_what.items() if not what.startswith(COLLECTIVE)}
     busy_s, computing_s = _covered_s(spans), _covered_s(span for of in kernels.values() for span in of)
     return Profile(
@@ -278,11 +276,8 @@ def _spans_of_gpu(events: Sequence[KinetoEvent]) -> Mapping[object, list[Timespa
 
 def _spans_of_host(events: Sequence[KinetoEvent]) -> Mapping[object, list[Timespan]]:
     """Return the spans of each process."""
-    spans: defaultdict[object, list[Timespan]] = defaultdict(list)
-    for called in _called(events):
-        if called.is_outermost and called.kind is not None:
-            spans[called.event.pid].append(_span(called.event, called.kind))
-    return spans
+    outermost = (called for called in _called(events) if called.is_outermost)
+    return grouped((called.event.pid, _span(called.event, called.kind)) for called in outermost if called.kind)
 
 
 def _span(event: KinetoEvent, what: str) -> Timespan:
@@ -291,11 +286,8 @@ def _span(event: KinetoEvent, what: str) -> Timespan:
 
 def _called(events: Sequence[KinetoEvent]) -> Iterator[Called]:
     """Yield host events, thread by thread, each after the events that contain it."""
-    threads: defaultdict[object, list[KinetoEvent]] = defaultdict(list)
-    for event in events:
-        if event.cat in ON_HOST and not event.name.startswith(STEP):
-            threads[event.pid, event.tid].append(event)
-    for thread in threads.values():
+    on_host = (event for event in events if event.cat in ON_HOST and not event.name.startswith(STEP))
+    for thread in grouped(((event.pid, event.tid), event) for event in on_host).values():
         thread.sort(key=lambda event: (event.ts, -event.dur))
         within: list[tuple[float, str | None]] = []
         for event, following in zip(thread, [*thread[1:], None], strict=True):

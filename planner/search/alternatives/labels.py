@@ -17,6 +17,7 @@ from msgspec import Struct
 
 from planner.graph.disjoint_sets import DisjointSets
 from planner.graph.ir import FLOATING, Graph, Node, Tensor
+from planner.grouping import grouped
 from planner.layout import Signature, signatures
 from planner.layout.region import leading_variable
 from planner.search.coarse.coarsen import CoarseGraph, Name
@@ -222,17 +223,13 @@ class Axes:
     def __init__(self, coarse: CoarseGraph, labelling: Labelling) -> None:
         self._coarse, self._labelling = coarse, labelling
         self._numbers = labelling.axis_numbers()
-        self._members, self._extents = defaultdict[int, list[Member]](list), defaultdict[int, set[int]](set)
-        for member, axis in self._numbers.items():
-            self._members[axis].append(member)
-            self._extents[axis].add(self._extent(*member))
+        self._members = grouped((axis, member) for member, axis in self._numbers.items())
+        self._extents = {axis: {self._extent(*member) for member in of} for axis, of in self._members.items()}
 
     def places(self, chosen: Collection[int]) -> Mapping[Name, list[Index]]:
         """Return the dimensions and variables on these axes, by tensor or node."""
-        places = defaultdict[Name, list[Index]](list)
-        for kind, name, place in chain.from_iterable(map(self._members.__getitem__, sorted(chosen))):
-            places[kind, name].append(place)
-        return places
+        members = chain.from_iterable(map(self._members.__getitem__, sorted(chosen)))
+        return grouped(((kind, name), place) for kind, name, place in members)
 
     def of_tensor_parallelism(self, degree: int, others: Collection[int]) -> set[int]:
         """Return the axes that `degree` workers split into equal parts, without those in `others`."""

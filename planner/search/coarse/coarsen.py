@@ -21,6 +21,7 @@ from planner.graph.facts import is_recomputed, nodes_of_replicas
 from planner.graph.ir import ITEM_BYTES, Graph, Node
 from planner.graph.micro_batches import operands_as_terms
 from planner.graph.repeats import FewSegments, repeats_of
+from planner.grouping import grouped
 from planner.layout import Signature, signatures
 from planner.layout.region import REMEMBERED
 from planner.search.coarse.unrolled import cells_of_nodes, repeated_parts
@@ -210,9 +211,7 @@ def _corresponding_names(graph: Graph) -> Iterable[list[Name]]:
 def _variables_by_number(
     graph: Graph, signature_of: Mapping[str, Signature], variable_of: Mapping[Name, int]
 ) -> tuple[Variable, ...]:
-    members: dict[int, list[Name]] = {}
-    for name, v in variable_of.items():
-        members.setdefault(v, []).append(name)
+    members = grouped((v, name) for name, v in variable_of.items())
     replicated = nodes_of_replicas(graph)
 
     def variable_of_members(names: list[Name]) -> Variable:
@@ -290,9 +289,7 @@ def _operands_at_same_coordinates(signature: Signature) -> tuple[int, ...]:
     output = signature.description.outputs[0].index
     if not all(isinstance(index, tdl.Affine) and index.is_plain for index in output):
         return ()
-    reads: dict[int, list[tuple[tdl.Index, ...]]] = {}
-    for access in signature.description.accesses:
-        reads.setdefault(access.operand, []).append(access.index)
+    reads = grouped((access.operand, access.index) for access in signature.description.accesses)
     return tuple(
         operand
         for operand, indices in reads.items()

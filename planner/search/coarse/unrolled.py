@@ -18,6 +18,7 @@ from msgspec import Struct
 
 from planner.graph.disjoint_sets import DisjointSets
 from planner.graph.ir import Graph, Node
+from planner.grouping import grouped
 from planner.layout import Signature
 from planner.search.costs.tables import Term
 
@@ -82,10 +83,7 @@ class _Families:
 
     def _families_reading_weights(self) -> list[list[int]]:
         """Return the families of nodes that read the same weights."""
-        groups: dict[Hashable, list[int]] = defaultdict(list)
-        for number, likeness in enumerate(self._likeness):
-            if any(name is not None for name in likeness[1]):
-                groups[likeness].append(number)
+        groups = grouped((likeness, number) for number, likeness in enumerate(self._likeness) if any(likeness[1]))
         return [nodes for nodes in groups.values() if len(nodes) > 1]
 
     def _add_family_of_nodes(self, members: Mapping[int, int]) -> None:
@@ -194,10 +192,7 @@ def repeated_parts(kinds: Sequence[Hashable], terms: Sequence[Term]) -> Repeats:
     hubs = _hub_variables(len(kinds), terms)
     owner = _component_by_variable(len(kinds), terms, hubs)
     mine: dict[int, list[int]] = defaultdict(list)
-    members: dict[int, list[int]] = defaultdict(list)
-    for v, component in enumerate(owner):
-        if v not in hubs:
-            members[component].append(v)
+    members = grouped((component, v) for v, component in enumerate(owner) if v not in hubs)
     times = [1] * len(terms)
     for position, (scope, _) in enumerate(terms):
         inside = next((v for v in scope if v not in hubs), None)

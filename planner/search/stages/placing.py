@@ -20,6 +20,7 @@ from planner.errors import PlanError
 from planner.graph.chain import of_samples, run_behind
 from planner.graph.ir import Graph, Node
 from planner.graph.micro_batches import BACKWARD, EVERY, FORWARD, phases_of_nodes
+from planner.grouping import grouped
 from planner.layout import EVERYWHERE, REPLICATE, At, Placement
 
 Groups = frozenset[int]
@@ -194,11 +195,7 @@ def _fetching(node: Node) -> str:
 
 
 def _readers(graph: Graph) -> Mapping[str, Sequence[Node]]:
-    readers: dict[str, list[Node]] = {}
-    for node in graph.nodes:
-        for name in dict.fromkeys(node.inputs):
-            readers.setdefault(name, []).append(node)
-    return readers
+    return grouped((name, node) for node in graph.nodes for name in dict.fromkeys(node.inputs))
 
 
 def _union(groups: Iterable[Groups]) -> Groups:
