@@ -18,6 +18,7 @@ from executor.kernels.elementwise import BEYOND_32_BITS
 from executor.schedules import Rate
 from executor.values import Array
 from planner.errors import DataError, InputError
+from planner.grouping import summed
 from planner.program.tasks import Compute, Kernel, SlicedCall, Slices, Task, align, distinct
 from planner.program.workspace import combined_bytes
 
@@ -147,11 +148,7 @@ def kernel_set(library: str, memory: Memory, cluster: Cluster) -> KernelSet:
     if library != AUTO:
         raise InputError(f"kernels {library!r}: expected one of {', '.join((*LIBRARIES, AUTO))}")
     memory.arena.bytes[...] = 0  # zeros are also valid indices
-    seconds = defaultdict[tuple[str, str], float](float)
-    for of_rank in cluster.all_gather(_seconds(memory)):
-        for key, taken in of_rank.items():
-            seconds[key] += taken
-    return _fastest(seconds)
+    return _fastest(summed(taken for of_rank in cluster.all_gather(_seconds(memory)) for taken in of_rank.items()))
 
 
 def _seconds(memory: Memory) -> Mapping[tuple[str, str], float]:

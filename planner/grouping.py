@@ -1,8 +1,8 @@
-"""Group values by key."""
+"""Group values, or sum amounts, by key."""
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable
 from typing import TypeVar
 
@@ -20,3 +20,15 @@ def grouped(pairs: Iterable[tuple[K, V]]) -> dict[K, list[V]]:
     for key, value in pairs:
         groups[key].append(value)
     return dict(groups)
+
+
+def summed(amounts: Iterable[tuple[K, float]]) -> Counter[K]:
+    """Return the sum of each key's amounts; keys are in order of their first amounts.
+
+    >>> summed([("a", 1), ("b", 2), ("a", 3)])
+    Counter({'a': 4, 'b': 2})
+    """
+    total = Counter[K]()
+    for key, amount in amounts:
+        total[key] += amount  # type: ignore[assignment]
+    return total

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 
 from planner.graph.ir import ITEM_BYTES, Node
+from planner.grouping import summed
 from planner.layout import Layout, elements, owned
 from planner.plans.plan import Plan
 from planner.plans.traffic import Traffic
@@ -56,10 +57,7 @@ def _corresponding(tensor: str, node: Node, other: Node) -> str:
 
 def bytes_by(key: Key, movements: Iterable[Movement]) -> Counter[str]:
     """Return the sum of bytes per operator, node or tensor, as `key` selects."""
-    total: Counter[str] = Counter()
-    for movement in movements:
-        total[key(movement)] += movement.nbytes
-    return total
+    return summed((key(movement), movement.nbytes) for movement in movements)
 
 
 @dataclass(frozen=True, slots=True)

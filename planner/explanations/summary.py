@@ -32,6 +32,7 @@ from planner.explanations.words import (
 from planner.graph.facts import phases
 from planner.graph.ir import ITEM_BYTES, Entry, Node, groups
 from planner.graph.micro_batches import accumulates
+from planner.grouping import summed
 from planner.layout import PARTIAL, REPLICATE, TERMS, Placement, Shard, Strategy, elements, group_of, owned_by_all
 from planner.plans.plan import Plan
 from planner.plans.plan_json import plan_of
@@ -334,10 +335,7 @@ def _searched_for(plan: Plan) -> Iterator[Spent]:
 def _spent(prediction: PredictedSeconds | None, operators: Sequence[OperatorGroup]) -> Iterator[Spent]:
     """Yield where predicted seconds go, by part of the network and level of the machine."""
     if prediction is not None:
-        computing = defaultdict[str, float](float)
-        for group in operators:
-            if group.seconds is not None:
-                computing[group.layer] += group.seconds
+        computing = summed((group.layer, group.seconds) for group in operators if group.seconds is not None)
         for layer in sorted(computing, key=lambda layer: -computing[layer]):
             yield Spent(f"computing {layer}", computing[layer])
         yield from _communication(prediction.level_s, prediction.latency_s)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rich.table import Table
 
-from planner.grouping import grouped
+from planner.grouping import grouped, summed
 from tensor_partitioner import display
 from tensor_partitioner.display import Shown, grid, percent, quantity, seconds, table
 
@@ -172,9 +171,7 @@ def _products_row(groups: Sequence[OperatorGroup]) -> list[str]:
 
 
 def _others_row(name: str, groups: Sequence[OperatorGroup]) -> list[str]:
-    splits = Counter[str]()
-    for group in groups:
-        splits[group.split] += len(group.names)
+    splits = summed((group.split, len(group.names)) for group in groups)
     (split, number), total = splits.most_common(1)[0], splits.total()
     how = split if number == total else f"{split} ({number} of {total})"
     return [f"{total} {name}", quantity(sum(group.nbytes for group in groups), "B"), how]

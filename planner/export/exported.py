@@ -16,6 +16,7 @@ from planner.explanations.accounts import OPERATOR, bytes_by, flows
 from planner.export.moves import Engine, Mesh, joined, mesh_of, only, split_once, uneven_split
 from planner.export.targets import Target, mesh_target
 from planner.graph.ir import Graph, entries_of, groups
+from planner.grouping import summed
 from planner.layout import EVERYWHERE, PARTIAL, TERMS, Layout, signatures
 from planner.layout.ways import STAGES
 from planner.parallel import Parallel
@@ -255,10 +256,9 @@ def _kinds(plan: Plan, target: Target, moved: Mapping[str, int]) -> dict[str, Ki
     """Return the bytes of every operator, and why the target does not split it as planned if it does not."""
     planned, signature_of = bytes_by(OPERATOR, flows(plan)), signatures(plan.graph)
     counts = Counter(node.op for node in plan.graph.nodes)
-    target_bytes: Counter[str] = Counter()
+    target_bytes = summed((node.op, moved[node.name]) for node in plan.graph.nodes)
     why: dict[str, str] = {}
     for node in plan.graph.nodes:
-        target_bytes[node.op] += moved[node.name]
         splits, reason = target.splits(signature_of[node.name])
         if {*plan.strategies[node.name]} - {*splits, EVERYWHERE, TERMS}:
             why[node.op] = reason

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -13,7 +12,7 @@ from planner.explanations.summary import summary
 from planner.explanations.summary_record import Summary
 from planner.explanations.words import Words
 from planner.graph.micro_batches import FORWARD
-from planner.grouping import grouped
+from planner.grouping import grouped, summed
 from planner.parallel import Parallel
 from planner.plans.plan import Plan
 from planner.plans.records import WEIGHTS, SearchRecord
@@ -134,10 +133,7 @@ def _spending(report: Report) -> Iterator[Spending]:
         return
     if report.tasks:
         for worker, tasks in _by_worker(report.tasks).items():
-            spent: defaultdict[str, float] = defaultdict(float)
-            for task in tasks:
-                spent[SPENT[task.kind]] += task.seconds
-            yield Spending(worker=worker, **spent)
+            yield Spending(worker=worker, **summed((SPENT[task.kind], task.seconds) for task in tasks))
     elif report.seconds_per_step is not None:
         for worker, busy_s in enumerate(report.compute_seconds):
             yield Spending(worker=worker, compute_s=busy_s, wire_s=max(0.0, report.seconds_per_step - busy_s))
@@ -204,9 +200,7 @@ def _drawn(done: Iterable[Span], seconds: float) -> Iterator[Span]:
 
 
 def _together(short: Sequence[Span]) -> Span:
-    lasting = Counter[str]()
-    for span in short:
-        lasting[span.kind] += span.stop_s - span.start_s  # type: ignore[assignment]
+    lasting = summed((span.kind, span.stop_s - span.start_s) for span in short)
     longest = max(short, key=lambda span: span.stop_s - span.start_s).what
     what = longest if len(short) == 1 else f"{len(short)} tasks, the longest {longest}"
     begin_s, end_s = (float(f"{at_s:.7g}") for at_s in (short[0].start_s, short[-1].stop_s))
@@ -345,10 +339,8 @@ def _sentences(whole: Summary) -> Iterator[str]:
     for group in sorted(whole.parameters, key=lambda group: -group.nbytes)[:HEAVIEST]:
         many = f" ({len(group.names)} of them)" if len(group.names) > 1 else ""
         yield f"{group.pattern}{many}, {quantity(group.nbytes, 'B')}: {group.split}."
-    splits = Counter[str]()
-    for unit in whole.operators:
-        if unit.is_contraction and unit.phase == "forward":
-            splits[unit.split] += len(unit.names)
+    products = (unit for unit in whole.operators if unit.is_contraction and unit.phase == "forward")
+    splits = summed((unit.split, len(unit.names)) for unit in products)
     for split, count in splits.most_common(HEAVIEST):
         noun = "product" if count == 1 else "products"
         yield f"{count} {noun} of the forward pass: {split}."

@@ -20,6 +20,7 @@ import tdl
 import topologies
 from planner.graph.ir import ITEM_BYTES, Node, Tensor
 from planner.graph.micro_batches import phases_of_nodes, runs_of
+from planner.grouping import summed
 from planner.layout import Signature, Ways
 from planner.layout.geometry import contraction
 from planner.layout.region import REMEMBERED, iteration_runs
@@ -115,11 +116,8 @@ class Worker(Struct, frozen=True, eq=False):
 def workers_of_machine(machine: topologies.Machine, ways: Ways) -> tuple[Worker, ...]:
     """Return the first devices of a machine as workers that compute at the same time."""
     devices = machine.devices[: prod(ways)]
-    cores: Counter[int | None] = Counter()
-    bandwidth: Counter[int] = Counter()
-    for device in devices:
-        cores[device.processor] += device.spec.cores  # type: ignore[assignment]
-        bandwidth[device.memory] += device.spec.memory_bandwidth_bytes_per_s  # type: ignore[assignment]
+    cores = summed((device.processor, device.spec.cores) for device in devices)
+    bandwidth = summed((device.memory, device.spec.memory_bandwidth_bytes_per_s) for device in devices)
 
     def worker_on_device(device: topologies.Device, share: int) -> Worker:
         bus = machine.resources[machine.memories[device.memory].resource].capacity
@@ -390,9 +388,7 @@ def _upper_bound_seconds(
         names = (*node.inputs, *node.outputs)
         total += runs * len(names) * transfer_s
         total += runs * len(workers) * sum(tensors[name].nbytes for name in names) * max(byte_s, default=0.0)
-    counts: Counter[NodeKernel] = Counter()
-    for _, kernel, count in kernels_of_nodes(coarse):
-        counts[kernel] += count
+    counts = summed((kernel, count) for _, kernel, count in kernels_of_nodes(coarse))
     for kernel, count in counts.items():
         alone = slowest_worker_seconds(kernel, strategies_domain(kernel.signature, Ways(), ((),)), workers)
         total += count * len(workers) * float(alone[0])
