@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate, pairwise, product
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +27,8 @@ REMEMBERED = 1 << 14
 
 A process that plans many models drops the oldest.
 """
+
+N = TypeVar("N", int, float)
 
 Runs = tuple[tuple[int, int], ...]
 """Sorted, disjoint, non-adjacent half-open runs of indices."""
@@ -135,9 +138,9 @@ def runs_of_workers(extent: int, steps: tuple[int, ...], ways: Ways) -> tuple[Ru
     return tuple(runs[key] for key in keys)
 
 
-def normalize(runs: Iterable[tuple[int, int]]) -> Runs:
+def normalize(runs: Iterable[tuple[N, N]]) -> tuple[tuple[N, N], ...]:
     """Sort runs and merge those that overlap or touch; drop empty ones."""
-    merged: list[tuple[int, int]] = []
+    merged: list[tuple[N, N]] = []
     for start, stop in sorted(runs):
         if start >= stop:
             continue

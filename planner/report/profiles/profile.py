@@ -20,6 +20,7 @@ import msgspec
 from planner.errors import InputError
 from planner.graph.order import KernelClass
 from planner.grouping import grouped
+from planner.layout.region import normalize
 
 COLLECTIVE = "collective: "
 """Prefix of a span's `what` for collectives; the operation follows it."""
@@ -101,20 +102,7 @@ def _within(span: Timespan, begin_s: float, end_s: float) -> Timespan:
 
 def _covered_s(spans: Iterable[Timespan]) -> float:
     """Return the seconds covered by any of the spans."""
-    return sum(end - begin for begin, end in _joined(spans))
-
-
-def _joined(spans: Iterable[Timespan]) -> Iterator[tuple[float, float]]:
-    """Yield spans, with overlapping ones merged."""
-    begin = end = float("-inf")
-    for span in sorted(spans):
-        if span.begin_s > end:
-            if end > begin:
-                yield begin, end
-            begin = span.begin_s
-        end = max(end, span.end_s)
-    if end > begin:
-        yield begin, end
+    return sum(end - begin for begin, end in normalize((span.begin_s, span.end_s) for span in spans))
 
 
 def _means(each: Sequence[Mapping[str, float]]) -> dict[str, float]:
