@@ -10,6 +10,7 @@ from planner.errors import GraphError
 from planner.graph.build import GraphBuilder, WrittenGradient
 from planner.graph.ir import FLOATING, Node, renamed
 from planner.graph.rules import RULES, UNBOUNDED, Backward, Gradient, apply_rule, flat, level, materialize
+from planner.grouping import grouped
 
 MANY = 8
 """For up to MANY readers, contributions to a gradient are added at once; for more, in pairs as they are computed.
@@ -99,11 +100,8 @@ class _Reverse:
         for number, node in enumerate(self.forward):
             for tensor in (*node.inputs, *self._reads(node)):
                 first.setdefault(tensor, number)
-        complete: dict[int, list[str]] = {}
-        for tensor in self.wrt:
-            if tensor in first and not (tensor in self.producers and self._leads_on(self.producers[tensor])):
-                complete.setdefault(first[tensor], []).append(tensor)
-        return complete
+        given = (t for t in self.wrt if not (t in self.producers and self._leads_on(self.producers[t])))
+        return grouped((first[tensor], tensor) for tensor in given if tensor in first)
 
     def _differentiate(self, node: Node) -> None:
         if node.outputs[0] in self.operands:

@@ -8,7 +8,6 @@ that read the sums run once after.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
@@ -16,6 +15,7 @@ import tdl
 from planner.graph.build import GraphBuilder
 from planner.graph.infer import describe
 from planner.graph.ir import FLOATING, Graph, Node, Tensor, depending_on_samples, holds_samples
+from planner.grouping import grouped
 
 # Terms that are summed before they move: the terms of a gradient, and of any sum that is their only reader.
 #
@@ -59,17 +59,13 @@ def accumulates(node: Node, tensors: Mapping[str, Tensor]) -> bool:
 
 def _readers(graph: Graph) -> Mapping[str, list[Node | None]]:
     """Return the readers of each tensor, one entry per operand; None stands for an update or a metric."""
-    readers = defaultdict[str, list[Node | None]](list)
-    for node in graph.nodes:
-        for name in node.inputs:
-            readers[name].append(node)
-    for name in (*graph.updates.values(), *graph.metrics.values()):
-        readers[name].append(None)
-    return readers
+    reads: list[tuple[str, Node | None]] = [(name, node) for node in graph.nodes for name in node.inputs]
+    reads += [(name, None) for name in (*graph.updates.values(), *graph.metrics.values())]
+    return grouped(reads)
 
 
 def _ends_backward_pass(node: Node, readers: Mapping[str, list[Node | None]]) -> bool:
-    after = [reader for name in node.outputs for reader in readers[name]]
+    after = [reader for name in node.outputs for reader in readers.get(name, ())]
     return node.forward is not None and all(reader is not None and reader.forward is None for reader in after)
 
 

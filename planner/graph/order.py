@@ -11,7 +11,6 @@ stands next to it. The backward pass follows in reverse order, and the rest by d
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
@@ -147,10 +146,7 @@ class _Forward:
         self._unit = {name: name for name in self._nodes} | dict(parts_of_operators(self._nodes.values()))
         self._members = grouped((self._unit[name], node) for name, node in self._nodes.items())
         self._reads = {unit: self._read_by(unit) for unit in self._members}
-        self._readers: defaultdict[str, list[str]] = defaultdict(list)
-        for unit, others in self._reads.items():
-            for other in others:
-                self._readers[other].append(unit)
+        self._readers = grouped((other, unit) for unit, others in self._reads.items() for other in others)
         self._sinks = list(dict.fromkeys(self._unit[sink] for sink in sinks))
         self._post = list(_behind(self._sinks, self._reads))
         weights = of_samples(graph, "weight")
@@ -180,7 +176,7 @@ class _Forward:
         """Return the units of every cluster, by its root."""
         roots: dict[str, str] = {}
         for unit in reversed(self._post):
-            readers = self._readers[unit]
+            readers = self._readers.get(unit, [])
             readers = readers if unit in self._weighted else list({roots[reader] for reader in readers})
             alone = len(readers) == 1 and unit not in self._sinks
             roots[unit] = roots[readers[0]] if alone else unit
@@ -246,16 +242,13 @@ def _behind(sinks: Sequence[str], reads: Mapping[str, Sequence[str]]) -> dict[st
 def _by_keys(makers: Mapping[str, Sequence[Node]], key: Any) -> Iterator[str]:
     """Yield names; the next one is always the smallest key among those whose producers have been yielded."""
     missing = {name: len(others) for name, others in makers.items()}
-    readers: defaultdict[str, list[str]] = defaultdict(list)
-    for name, others in makers.items():
-        for other in others:
-            readers[other.name].append(name)
+    readers = grouped((other.name, name) for name, others in makers.items() for other in others)
     ready = [(key(name), name) for name, count in missing.items() if not count]
     heapify(ready)
     while ready:
         _, name = heappop(ready)
         yield name
-        for reader in readers[name]:
+        for reader in readers.get(name, ()):
             missing[reader] -= 1
             if not missing[reader]:
                 heappush(ready, (key(reader), reader))

@@ -251,10 +251,9 @@ def schedule_lanes(candidate: RankedCandidate) -> Lanes:
     parallel = Parallel.read(candidate.parallel) or Parallel()
     count = _drawn_micro_batches(candidate.micro_batches, parallel)
     name = parallel.schedule if parallel.pp > 1 else "accumulation"
-    lanes: dict[str, list[Span]] = {}
-    for stage, span in _spans(schedule_of(name, parallel.pp, count), candidate.stages):
-        lanes.setdefault(f"stage {stage}" if parallel.pp > 1 else "every device", []).append(span)
-    last_s = max(spans[-1].stop_s for spans in lanes.values())
+    spans = _spans(schedule_of(name, parallel.pp, count), candidate.stages)
+    lanes = grouped((f"stage {stage}" if parallel.pp > 1 else "every device", span) for stage, span in spans)
+    last_s = max(lane[-1].stop_s for lane in lanes.values())
     return Lanes(title=f"Schedule of {candidate.name}", seconds=last_s, lanes=lanes, note=_note(candidate, count))
 
 
