@@ -1,4 +1,4 @@
-"""Group values, or sum amounts, by key."""
+"""Group values, or sum amounts, by key; number distinct values."""
 
 from __future__ import annotations
 
@@ -20,6 +20,16 @@ def grouped(pairs: Iterable[tuple[K, V]]) -> dict[K, list[V]]:
     for key, value in pairs:
         groups[key].append(value)
     return dict(groups)
+
+
+def numbered_values(values: Iterable[K]) -> tuple[list[int], list[K]]:
+    """Return the number of each value among the distinct ones, and these in order of their first occurrence.
+
+    >>> numbered_values(["a", "b", "a"])
+    ([0, 1, 0], ['a', 'b'])
+    """
+    numbers: dict[K, int] = {}
+    return [numbers.setdefault(value, len(numbers)) for value in values], list(numbers)
 
 
 def summed(amounts: Iterable[tuple[K, float]]) -> Counter[K]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from planner.grouping import numbered_values
 from planner.layout import Collective, elements, needed, production
 from planner.layout.geometry import split_steps
 from planner.layout.region import runs_of_workers
@@ -63,8 +64,7 @@ def numbered(*columns: Numbers) -> Numbers:
 
 def by_value(values: Sequence[Hashable]) -> Numbers:
     """Number values in the order in which they first occur."""
-    numbers: dict[Hashable, int] = {}
-    return np.array([numbers.setdefault(value, len(numbers)) for value in values], dtype=np.int64)
+    return np.array(numbered_values(values)[0], dtype=np.int64)
 
 
 def _told_apart(plan: BufferPlan) -> Iterable[Sequence[Hashable]]:

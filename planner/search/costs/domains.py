@@ -11,6 +11,7 @@ import numpy as np
 from msgspec import Struct, field
 from numpy.typing import NDArray
 
+from planner.grouping import numbered_values
 from planner.layout import (
     EVERYWHERE,
     PARTIAL,
@@ -117,12 +118,10 @@ def _interned_strategies_domain(
 
 def _step_masks_of_options(states: Sequence[Sequence[Option]]) -> dict[Option, Masks]:
     """Return, for each placement or choice that occurs, the steps at which it does: [state]."""
-    numbers: dict[Option, int] = {}
-    chosen = np.array(
-        [[numbers.setdefault(option, len(numbers)) for option in state] for state in states], dtype=np.int64
-    )
+    numbers, options = numbered_values(option for state in states for option in state)
+    chosen = np.array(numbers, dtype=np.int64).reshape(len(states), -1)
     steps = 1 << np.arange(chosen.shape[1])
-    return {option: (chosen == number) @ steps for option, number in numbers.items()}
+    return {option: (chosen == number) @ steps for number, option in enumerate(options)}
 
 
 def _masks_of_no_steps(states: Sequence[object]) -> Masks:

@@ -12,6 +12,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 import tdl
+from planner.grouping import numbered_values
 from planner.layout import Signature, Ways
 from planner.layout.region import REMEMBERED
 from planner.search.costs.counts import (
@@ -72,10 +73,9 @@ class Classes(Struct, frozen=True):
 
 def classes_of_equal_columns(columns: Sequence[NDArray[np.int64]], states: int) -> Classes:
     """Return the classes of states with equal values in all columns [state]."""
-    numbers: dict[tuple[int, ...], int] = {}
     rows = zip(*(column.tolist() for column in columns), strict=True) if columns else [()] * states
-    of = [numbers.setdefault(row, len(numbers)) for row in rows]
-    masks = np.array(list(numbers), dtype=np.int64).reshape(len(numbers), len(columns))
+    of, distinct = numbered_values(rows)
+    masks = np.array(distinct, dtype=np.int64).reshape(len(distinct), len(columns))
     return Classes(np.array(of, dtype=np.intp), masks)
 
 
@@ -175,9 +175,9 @@ def counts_by_class_of_each_axis(
     """
     inverses, distinct = [], []
     for axis in axes:
-        numbers: dict[Demand, int] = {}
-        inverses.append(np.array([numbers.setdefault(term, len(numbers)) for term in axis], dtype=np.intp))
-        distinct.append(list(numbers))
+        numbers, values = numbered_values(axis)
+        inverses.append(np.array(numbers, dtype=np.intp))
+        distinct.append(values)
     tables = [counts_of_common_reach_held(reduce(tuple.__add__, terms), ways) for terms in product(*distinct)]
     counts = np.array(tables).reshape(*map(len, distinct), *tables[0].shape)
     return inverses, counts_with_equal_workers_merged(counts)

@@ -20,7 +20,7 @@ import tdl
 import topologies
 from planner.graph.ir import ITEM_BYTES, Node, Tensor
 from planner.graph.micro_batches import phases_of_nodes, runs_of
-from planner.grouping import summed
+from planner.grouping import numbered_values, summed
 from planner.layout import Signature, Ways
 from planner.layout.geometry import contraction
 from planner.layout.region import REMEMBERED, iteration_runs
@@ -142,9 +142,8 @@ def slowest_worker_seconds(node: NodeKernel, strategies: Strategies, workers: tu
     ]
     of_member = [column[:, [group for group, _ in members]] for column in columns]
     rows = np.stack(np.broadcast_arrays(np.array([kind for _, kind in members]), *of_member), axis=-1)
-    numbers: dict[tuple[float, ...], int] = {}
-    at = [numbers.setdefault(tuple(row), len(numbers)) for row in rows.reshape(-1, len(columns) + 1).tolist()]
-    times = [_seconds(node, *kinds[int(kind)], row) for kind, *row in numbers]
+    at, distinct = numbered_values(map(tuple, rows.reshape(-1, len(columns) + 1).tolist()))
+    times = [_seconds(node, *kinds[int(kind)], row) for kind, *row in distinct]
     return np.asarray(np.array(times)[np.array(at).reshape(rows.shape[:-1])].max(axis=1))
 
 

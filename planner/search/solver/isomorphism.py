@@ -13,6 +13,7 @@ from collections import defaultdict
 from collections.abc import Hashable, Sequence
 from math import prod
 
+from planner.grouping import numbered_values
 from planner.search.costs.tables import Scope, Shape, Term
 from planner.search.solver.elimination import Order
 from planner.search.solver.problem import Tuning, surroundings_of_variable, terms_by_variable
@@ -31,19 +32,14 @@ def colours_of_variables(kinds: Sequence[Hashable], terms: Sequence[Term], round
     get the same colours, although each has a different distance from its ends.
     """
     terms_of = terms_by_variable(terms, len(kinds))
-    colours = _numbers_of_equal_values(kinds)
+    colours, _ = numbered_values(kinds)
     for _ in range(rounds):
         near = [
             sorted((terms[f][1], terms[f][0].index(v), tuple(colours[u] for u in terms[f][0])) for f in mine)
             for v, mine in enumerate(terms_of)
         ]
-        colours = _numbers_of_equal_values([(colour, tuple(of)) for colour, of in zip(colours, near, strict=True)])
+        colours, _ = numbered_values((colour, tuple(of)) for colour, of in zip(colours, near, strict=True))
     return colours
-
-
-def _numbers_of_equal_values(values: Sequence[Hashable]) -> list[int]:
-    numbers: dict[Hashable, int] = {}
-    return [numbers.setdefault(value, len(numbers)) for value in values]
 
 
 def lockstep_order(
