@@ -15,12 +15,11 @@ from planner.graph.facts import batch_size, recomputed
 from planner.graph.ir import Graph, Node, depending_on_samples
 from planner.graph.order import in_structural_order
 from planner.graph.repeats import FEW, FewSegments, few_segments
-from planner.layout import Ways
 from planner.layout.geometry import PRODUCTS
 from planner.layout.ways import STAGES
 from planner.models.zoo import MIXED_FLOAT8, buildable, with_few_layers
 from planner.parallel import RECOMPUTE, Parallel
-from planner.plans.plan import Plan
+from planner.plans.plan import Plan, undivided
 from planner.search import SearchOptions
 from planner.search.coarse.coarsen import Coarsenings
 from planner.search.run import search_result
@@ -219,8 +218,7 @@ def computed_dtype(graph: Graph) -> str:
 def _plan(graph: Graph, parallel: Parallel, coarsenings: Coarsenings | None = None) -> Plan:
     """Return the plan of named parallelism within a replica. Unlike the command, search no rivals."""
     if not parallel.axes:
-        layouts, strategies = dict.fromkeys(graph.tensors, ()), {node.name: () for node in graph.nodes}
-        return Plan(graph, 0, Ways(()), layouts, strategies)
+        return undivided(graph)
     return search_result(graph, SearchOptions(parallel=parallel), coarsenings or Coarsenings(graph)).plan
 
 
