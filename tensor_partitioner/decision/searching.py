@@ -22,7 +22,7 @@ from simulator.projection.result import Projection
 from simulator.projection.steps import Steps
 from tensor_partitioner.decision.bounds import Bounds, Division
 from tensor_partitioner.decision.candidates import Branch, by_hand
-from tensor_partitioner.projection import network_of
+from tensor_partitioner.projection import network_of, within_replica
 
 Vector = NDArray[np.float64]
 ROUNDING = 4.0
@@ -342,5 +342,4 @@ class Search:
 
 
 def _branch_of(way: Parallel) -> Branch:
-    within = Parallel(dp=way.ep, ep=way.ep, cp=way.cp, tp=way.tp, sp=way.sp)
-    return Branch(within, way.pp, way.dp, way.micro_batch or 0, way.recompute)
+    return Branch(within_replica(way), way.pp, way.dp, way.micro_batch or 0, way.recompute)
