@@ -9,16 +9,16 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 BUDGETS = {
-    "tensor_partitioner": 5290,
-    "tdl": 2643,
-    "topologies": 2015,
-    "planner": 18841,
-    "simulator": 3326,
-    "executor": 7784,
+    "tensor_partitioner": 5266,
+    "tdl": 2676,
+    "topologies": 1881,
+    "planner": 18862,
+    "simulator": 3328,
+    "executor": 7766,
 }
 """Lines that are neither blank, comment, docstring nor import, by package."""
 
-ALL = 39_899
+ALL = 39_779
 """Of all packages together, which only goes down."""
 
 BESIDE = {"results": 13_067, "tests": 35_161}
