@@ -74,8 +74,9 @@ def why_not(plan: Plan, *pins: Any, forbids: Any = (), **options: Any) -> WhyNot
     options["pins"] = (*read_pins(options.get("pins", ())), *added)
     options["forbids"] = (*read_forbids(options.get("forbids", ())), *forbidden)
     graph, other = without_copies(plan.graph), plan
+    request = request_of(graph, **options)
     if not (is_kept := keeps(plan, added, forbidden)):
-        other = planned(graph, request_of(graph, **options), Coarsenings(graph))
+        other = planned(graph, request, Coarsenings(graph))
     return WhyNot(
         question,
         (plan.search.cost, other.search.cost),

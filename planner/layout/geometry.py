@@ -322,7 +322,8 @@ class Contraction:
         totals["k"] = ceil(totals["k"] * self.density)
         if self.grouped is not None:
             role, groups = self.grouped
-            totals[role] = -(-totals[role] // groups)
+            totals["batch"] = min(totals["batch"], totals[role])  # a row has one group
+            totals[role] = ceil(totals[role] / groups)
         aligned = gcd(ALIGNED, *(totals[role] for role in self.contiguous if totals[role] >= ALIGNED))
         return Product(totals["batch"], totals["m"], totals["n"], totals["k"], self._window(extents), aligned)
 

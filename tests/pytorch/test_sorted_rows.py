@@ -19,9 +19,10 @@ TOKENS, WIDTH, INNER, EXPERTS, CHOSEN = 16, 8, 12, 4, 2
 @torch.library.custom_op("transformers::grouped_mm_fallback", mutates_args=())
 def grouped_mm(input: torch.Tensor, weight: torch.Tensor, offs: torch.Tensor) -> torch.Tensor:
     """Multiply groups of rows in any dtype; Transformers defines this operator alike."""
-    starts = [0, *offs.tolist()]
-    parts = [input[start:stop] @ matrix for start, stop, matrix in zip(starts, offs.tolist(), weight, strict=False)]
-    return torch.cat(parts)
+    result = input.new_zeros(input.shape[0], weight.shape[-1])
+    for start, stop, matrix in zip([0, *offs.tolist()], offs.tolist(), weight, strict=False):
+        result[start:stop] = input[start:stop] @ matrix
+    return result
 
 
 @grouped_mm.register_fake
@@ -47,23 +48,25 @@ grouped_mm.register_autograd(_gradients, setup_context=_saved)
 class Experts(nn.Module):
     """Routed feed-forward layers, written as Transformers writes them; `variant` changes one thing."""
 
-    def __init__(self, variant=""):
+    def __init__(self, variant="", chosen=CHOSEN):
         super().__init__()
-        self.variant = variant
+        self.variant, self.chosen = variant, chosen
         self.router = nn.Linear(WIDTH, EXPERTS, bias=False)
         self.up = nn.Parameter(torch.randn(EXPERTS, 2 * INNER, WIDTH) / 3)
         self.down = nn.Parameter(torch.randn(EXPERTS, WIDTH, INNER) / 3)
         self.bias = nn.Parameter(torch.randn(EXPERTS, WIDTH))
 
     def forward(self, x, target):
-        scores, chosen = torch.topk(self.router(x).softmax(-1), CHOSEN)
-        numbers = chosen.reshape(-1)
+        scores, places = torch.topk(self.router(x).softmax(-1), self.chosen)
+        numbers, tokens = places.reshape(-1), x + 0
+        if self.variant == "dropped":
+            numbers = torch.where(scores.reshape(-1) > 0.3, numbers, -1)
         in_order, order = torch.sort(numbers, stable=True, descending=self.variant == "descending")
-        tokens = x + 0
-        rows = tokens[torch.div(order, CHOSEN, rounding_mode="floor") if self.variant == "div" else order // CHOSEN]
-        counted = in_order if self.variant != "other counts" else numbers[order.flip(0)]
-        counts = torch.histc(counted.float(), bins=EXPERTS, min=0, max=EXPERTS - 1)
-        ends = torch.cumsum(counts, 0, dtype=torch.int32)
+        is_div = self.variant == "div"
+        rows = tokens[torch.div(order, self.chosen, rounding_mode="floor") if is_div else order // self.chosen]
+        ends = self.ends(in_order, numbers, order)
+        if self.variant == "ends of another sort":
+            ends = self.ends(torch.sort((numbers + 1) % EXPERTS, stable=True)[0], numbers, order)
         if self.variant == "cumulative":
             rows = rows.cumsum(0)
         gate, up = grouped_mm(rows, self.up.transpose(-2, -1), ends).chunk(2, dim=-1)
@@ -73,26 +76,52 @@ class Experts(nn.Module):
         y = y * scores.reshape(-1)[order].unsqueeze(-1)
         if self.variant == "in place":
             tokens.mul_(2)
-        if self.variant == "not put back":
-            return ((y.view(TOKENS, CHOSEN, WIDTH).sum(1) + tokens - target) ** 2).mean()
-        back = torch.empty_like(order)
-        back[order] = torch.arange(len(order))
-        return ((y[back].view(TOKENS, CHOSEN, WIDTH).sum(1) + tokens - target) ** 2).mean()
+        if self.variant == "counts by row":
+            counts = torch.histc(in_order.double(), EXPERTS, 0, EXPERTS - 1)
+            y = y * (counts[in_order] * torch.arange(len(y)) / len(y) ** 2).unsqueeze(-1)
+        back = self.inverse(order)
+        if self.variant == "inverse by row":
+            y = y * (1 + back.unsqueeze(-1))
+        y = y if self.variant == "not put back" else y[back]
+        is_by_choice = self.variant == "by choice"
+        parts = y.view(self.chosen, -1, WIDTH).sum(0) if is_by_choice else y.view(-1, self.chosen, WIDTH).sum(1)
+        return ((parts + tokens - target) ** 2).mean()
+
+    def ends(self, in_order, numbers, order):
+        counted = in_order if self.variant != "other counts" else numbers[order.flip(0)]
+        counted = counted.bool() if self.variant == "counted as booleans" else counted
+        counts = torch.histc(counted.float(), bins=EXPERTS, min=0, max=EXPERTS - 1)
+        return torch.cumsum(counts.bool() if self.variant == "boolean counts" else counts, 0, dtype=torch.int32)
+
+    def inverse(self, order):
+        back, places = torch.empty_like(order), order
+        if self.variant == "by choice":
+            places = order % self.chosen * (len(order) // self.chosen) + order // self.chosen
+        back[places] = torch.arange(len(order))
+        return back
 
 
-@pytest.fixture(
-    params=["", "div", "added in place", "descending", "cumulative", "other counts", "in place", "not put back"]
-)
-def example(request):
+ORDER_MATTERS = (
+    "descending", "dropped", "cumulative", "other counts", "ends of another sort", "in place", "counts by row",
+    "inverse by row", "not put back", "by choice", "counted as booleans", "boolean counts",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("variant", ["", "div", "added in place", *ORDER_MATTERS])
+def test_it_trains_as_in_pytorch_and_sorts_only_where_the_order_matters(variant):
     torch.manual_seed(0)
-    return Experts(request.param).double(), (torch.randn(TOKENS, WIDTH).double(), torch.randn(TOKENS, WIDTH).double())
-
-
-def test_it_trains_as_in_pytorch_and_sorts_only_where_the_order_matters(example):
-    module, inputs = example
-    graph, of_loss, of_parameters = differences(module, inputs)
+    inputs = torch.randn(TOKENS, WIDTH).double(), torch.randn(TOKENS, WIDTH).double()
+    graph, of_loss, of_parameters = differences(Experts(variant).double(), inputs)
     assert max(of_loss, *of_parameters.values()) < 1e-11
-    assert any(node.op == "sort" for node in graph.nodes) == (module.variant not in {"", "div", "added in place"})
+    assert any(node.op == "sort" for node in graph.nodes) == (variant in ORDER_MATTERS)
+
+
+@pytest.mark.parametrize(("tokens", "chosen"), [(1, 1), (1, 2), (5, 1), (5, EXPERTS)])
+def test_few_rows_train_as_in_pytorch(tokens, chosen):
+    torch.manual_seed(0)
+    inputs = torch.randn(tokens, WIDTH).double(), torch.randn(tokens, WIDTH).double()
+    _, of_loss, of_parameters = differences(Experts(chosen=chosen).double(), inputs)
+    assert max(of_loss, *of_parameters.values()) < 1e-11
 
 
 def test_workers_with_different_tokens_exchange_none():

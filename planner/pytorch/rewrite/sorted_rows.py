@@ -7,7 +7,8 @@ result is the same, and a row of it depends on one token: workers that have diff
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from operator import getitem
 from typing import Any, Literal
 
 import torch
@@ -16,14 +17,20 @@ from torch.fx import Node
 from planner.pytorch.capture.autograd_functions import define
 from planner.pytorch.capture.functionalization import ancestry, changes_first
 from planner.pytorch.capture.trace import TracedModule
-from planner.pytorch.nodes import bound, example, leaves, packet
-from planner.pytorch.rewrite.constants import follow
+from planner.pytorch.nodes import bound, example, packet
+from planner.pytorch.rewrite.constants import follow, is_open
 
 aten = torch.ops.aten
 
-Kind = Literal["in order", "inverse", "counts", "ends", "put back", "any"]
-"""What a node computes: rows in order, the inverse of the order, the number of rows of each group, their ends, rows put
-back, or something else that does not depend on the order."""
+Kind = Literal["numbers", "order", "rows", "inverse", "counts", "ends", "put back", "other"]
+"""What a node computes from a sort: the sorted numbers, their places before, other rows in that order, the inverse of
+the order, how often each number occurs, the cumulative counts, rows put back, or something that does not depend on the
+order."""
+
+Kinds = Mapping[Node, Kind]
+
+SORTED = frozenset(("numbers", "order", "rows"))
+UNSORTED = frozenset((None, "counts", "ends", "put back", "other"))
 
 GROUPED: Mapping[str, tuple[str, str]] = {
     "_grouped_mm": ("self", "mat2"),
@@ -31,9 +38,19 @@ GROUPED: Mapping[str, tuple[str, str]] = {
 }
 """Operators that multiply consecutive rows by one matrix per group; the names of the rows and of the matrices."""
 
-COPIES = ("to", "_to_copy", "alias", "clone", "detach", "contiguous", "floor_divide")
+COPIES = ("to", "_to_copy", "alias", "clone", "detach", "contiguous")
+BY_ELEMENT = (*COPIES, "floor_divide")
+"""Element-wise operators that PyTorch does not mark as such."""
+
 WITHIN_ROWS = ("unsqueeze", "chunk", "split", "slice", "narrow", "select")
 """Operators that move elements within rows if `dim` is not the first dimension."""
+
+VIEWS = ("reshape", "view", "flatten")
+PLACES = ("topk", "sort", "max", "min")
+"""Operators whose second result is positions, which are not negative."""
+
+COUNTING = (torch.float32, torch.float64, torch.int32, torch.int64)
+"""Dtypes in which counts and numbers of groups are exact."""
 
 
 def _multiplied(rows: torch.Tensor, matrices: torch.Tensor, groups: torch.Tensor) -> torch.Tensor:
@@ -44,27 +61,42 @@ LIBRARY = define({"grouped_rows(Tensor rows, Tensor matrices, Tensor groups) -> 
 
 
 def leave_rows_unsorted(trace: TracedModule, autocast: torch.dtype | None) -> None:
-    """Remove every sort of a vector that groups rows for products and is undone afterwards.
+    """Remove every sort of positions that groups rows for products and is undone afterwards.
 
-    The products are computed in the dtype `autocast`, if given, as all other products are. `torch.autocast` does not
-    know them.
+    The products and what is computed of them in the order of the sort have the dtype `autocast`, if given, like other
+    products. `torch.autocast` does not know them.
     """
     for node in list(trace.nodes):
-        is_vector = packet(node) == "sort" and example(node.all_input_nodes[0]).dim() == 1
-        if is_vector and not bound(node)["descending"]:
+        if packet(node) == "sort" and not bound(node)["descending"] and _are_positions(node.all_input_nodes[0]):
             kinds = _kinds_after(node)
             if kinds is not None and "put back" in kinds.values():
                 _leave_unsorted(node, kinds, autocast)
 
 
-def _kinds_after(sort: Node) -> Mapping[Node, Kind] | None:
-    """Return the kinds of the nodes that depend on a sort; None if the order matters to one of them."""
-    kinds: dict[Node, Kind] = {sort: "in order"}
-    node, read = sort, {ancestry(sort.all_input_nodes[0])[0]}
+def _are_positions(vector: Node) -> bool:
+    """Return True for a vector of an operator's positions."""
+    source = vector
+    while packet(source) in VIEWS:
+        source = source.all_input_nodes[0]
+    is_place = source.target is getitem and source.args[1] == 1 and packet(source.all_input_nodes[0]) in PLACES
+    return bool(is_place) and example(vector).dim() == 1 and not is_open(vector)
+
+
+def _after(node: Node) -> Iterator[Node]:
+    """Yield the nodes behind a node."""
     while (node := node.next).op != "root":
-        of_operands = {kinds.get(operand) for operand in node.all_input_nodes}
-        if not of_operands.isdisjoint(("in order", "inverse", "counts")):
-            kind = _kind(node, kinds) if node.op == "call_function" else None
+        yield node
+
+
+def _kinds_after(sort: Node) -> Kinds | None:
+    """Return the kinds of the nodes that depend on a sort; None if the order matters to one of them."""
+    kinds: dict[Node, Kind] = {}
+    read = {ancestry(sort.all_input_nodes[0])[0]}
+    for node in _after(sort):
+        if node.target is getitem and node.args[0] is sort:
+            kinds[node] = "order" if node.args[1] else "numbers"
+        elif any(kinds.get(operand) not in (None, "put back", "other") for operand in node.all_input_nodes):
+            kind = _kind(node, kinds) if node.op == "call_function" and not is_open(node) else None
             if kind is None:
                 return None
             kinds[node] = kind
@@ -75,88 +107,95 @@ def _kinds_after(sort: Node) -> Mapping[Node, Kind] | None:
     return kinds
 
 
-def _kind(node: Node, kinds: Mapping[Node, Kind]) -> Kind | None:  # noqa: PLR0911 -- a rule per operator
-    """Return the kind of a node that reads rows in order, their inverse or counts; None if the order matters to it."""
+def _kind(node: Node, kinds: Kinds) -> Kind | None:
+    """Return the kind of a node by those of its operands; None if the order may matter to it."""
     name, given = packet(node), bound(node)
-    first: Any = node.args[0]
-    match name, kinds.get(first):
-        case "empty_like" | "_assert_tensor_metadata", _:
-            return "any"
-        case "cumsum", "counts":
-            return "ends"
-        case _, "counts":
-            return "counts" if name == "to" else "any"
-        case "histc", "in order" if (given["min"], given["max"]) == (0, given["bins"] - 1):
-            values = _uncast(first)
-            return "counts" if packet(values.all_input_nodes[0]) == "sort" and values.args[1] == 0 else None
-        case "index_put_", "any" if _counts_along(given["values"], first):
-            return "inverse" if [kinds.get(index) for index in given["indices"]] == ["in order"] else None
-        case "index", of_rows:
-            pair = of_rows, *(kinds.get(index) for index in given["indices"])
-            return "put back" if pair == ("in order", "inverse") else "in order" if pair == (None, "in order") else None
-    if name in GROUPED:
-        rows, matrices = (given[operand] for operand in GROUPED[name])
-        of = kinds.get(rows), kinds.get(matrices), kinds.get(given["offs"])
-        return "in order" if of == ("in order", None, "ends") else None
-    if name in WITHIN_ROWS:
-        is_within = given.get("dim", 0) % (example(first).dim() + (name == "unsqueeze")) != 0
-        return "in order" if is_within else None
-    is_by_element = name in COPIES or torch.Tag.pointwise in getattr(node.target, "tags", ())
-    return "in order" if not name or (is_by_element and _is_by_row(node, kinds)) else None
+    of_operands = [kinds.get(operand) for operand in node.all_input_nodes]
+    result: Kind | None = None
+    if name in ("empty_like", "_assert_tensor_metadata"):
+        result = "other"
+    elif name in COPIES and of_operands in (["numbers"], ["counts"]) and example(node).dtype in COUNTING:
+        result = of_operands[0]
+    elif UNSORTED.issuperset(of_operands):
+        result = "ends" if name == "cumsum" and of_operands == ["counts"] else "other"
+    elif name == "histc":
+        is_each = of_operands == ["numbers"] and (given["min"], given["max"]) == (0, given["bins"] - 1)
+        result = "counts" if is_each else None
+    elif name == "index_put_":
+        is_whole = of_operands[:2] == ["other", "order"] and len(given["indices"]) == 1 and not given["accumulate"]
+        result = "inverse" if is_whole and _counts_up(given["values"], given["self"]) else None
+    elif name == "index":
+        result = _kind_read(kinds.get(given["self"]), [kinds.get(index) for index in given["indices"]])
+    elif name in GROUPED:
+        rows, matrices, ends = (kinds.get(given[operand]) for operand in (*GROUPED[name], "offs"))
+        result = "rows" if rows in SORTED and matrices in UNSORTED and ends == "ends" else None
+    elif SORTED.issuperset(of_operands) and (not name or name in WITHIN_ROWS):
+        rank = example(node.all_input_nodes[0]).dim() if name else 1
+        result = "rows" if not name or given.get("dim", 0) % (rank + (name == "unsqueeze")) else None
+    elif name in BY_ELEMENT or torch.Tag.pointwise in getattr(node.target, "tags", ()):
+        result = "rows" if _is_by_row(node, kinds) else None
+    return result
 
 
-def _counts_along(values: Node, vector: Node) -> bool:
+def _kind_read(source: Kind | None, indices: list[Kind | None]) -> Kind | None:
+    """Return the kind of what is read from a tensor at indices, by their kinds."""
+    if source in UNSORTED and len(indices) == 1 and indices[0] in SORTED:
+        return "rows"
+    return "put back" if source in SORTED and indices == ["inverse"] else None
+
+
+def _counts_up(values: Node, vector: Node) -> bool:
     """Return True for the integers from 0 on, as many as a vector has elements."""
     return packet(values) == "arange" and len(values.args) == 1 and example(values).shape == example(vector).shape
 
 
-def _is_by_row(node: Node, kinds: Mapping[Node, Kind]) -> bool:
+def _is_by_row(node: Node, kinds: Kinds) -> bool:
     """Return True if the operands with a first dimension of rows are those whose rows are in order.
 
     Only results of products may be changed in place, since other rows may share memory with those that were read.
     """
-    rank = example(node).dim()
-    is_own = not changes_first(node) or packet(ancestry(node.all_input_nodes[0])[0]) in GROUPED
+    rank, operands = example(node).dim(), node.all_input_nodes
+    is_own = not changes_first(node) or packet(ancestry(operands[0])[0]) in GROUPED
     return is_own and all(
-        (kinds.get(operand) == "in order") == (example(operand).dim() == rank and example(operand).shape[0] != 1)
-        for operand in node.all_input_nodes
+        kinds.get(operand)
+        in (SORTED if example(operand).dim() == rank and example(operand).shape[0] != 1 else UNSORTED)
+        for operand in operands
     )
 
 
-def _leave_unsorted(sort: Node, kinds: Mapping[Node, Kind], autocast: torch.dtype | None) -> None:
+def _leave_unsorted(sort: Node, kinds: Kinds, autocast: torch.dtype | None) -> None:
     numbers: Any = sort.args[0]
-    order = next(user for user in sort.users if user.args[1] == 1)
+    order = next(node for node, kind in kinds.items() if kind == "order")
+    dtypes = {node: getattr(example(node), "dtype", None) for node in kinds}
     with sort.graph.inserting_before(sort):
         positions = sort.graph.call_function(aten.arange.default, (len(example(order)),))
-        positions.meta = order.meta
-    changed = set[Node]()
+    positions.meta = order.meta
     for node, kind in kinds.items():
         given: Any = bound(node)
-        if kind == "put back":
-            node.replace_all_uses_with(given["self"])
-        elif packet(node) in GROUPED:
+        if packet(node) in GROUPED and kind == "rows":
             operands = [given[operand] for operand in GROUPED[packet(node)]]
             if autocast is not None:
-                operands = [_before(node, aten.to.dtype, _uncast(operand), autocast) for operand in operands]
-            changed.add(_replace(node, torch.ops.planner.grouped_rows.default, *operands, numbers))
-        elif packet(node) == "index" and kind == "in order":
+                operands = [_without_cast(operand, dtypes) for operand in operands]
+                operands = [_before(node, aten.to.dtype, operand, autocast) for operand in operands]
+            _replace(node, torch.ops.planner.grouped_rows.default, *operands, numbers)
+        elif packet(node) == "index" and kind == "rows":
             _read_unsorted(node, given["self"], given["indices"][0], order)
+        elif kind == "rows" and autocast is not None:
+            follow(node)
+        elif kind == "put back":
+            is_other = example(given["self"]).dtype != dtypes[node]
+            back = _before(node, aten.to.dtype, given["self"], dtypes[node]) if is_other else given["self"]
+            node.replace_all_uses_with(back)
     for user in list(sort.users):
         user.replace_all_uses_with(numbers if user is not order else positions)
-    node = sort
-    while autocast is not None and (node := node.next).op != "root":
-        if not changed.isdisjoint(node.all_input_nodes) and leaves(example(node)) != [None]:
-            before = _dtypes(node)
-            follow(node)
-            changed.update([node] if _dtypes(node) != before else ())
 
 
-def _uncast(node: Node) -> Node:
-    return _uncast(node.all_input_nodes[0]) if packet(node) == "to" else node
-
-
-def _dtypes(node: Node) -> list[object]:
-    return [getattr(leaf, "dtype", None) for leaf in leaves(example(node))]
+def _without_cast(node: Node, dtypes: Mapping[Node, object]) -> Node:
+    """Return what a cast to its own traced dtype casts; any other node unchanged."""
+    if packet(node) != "to":
+        return node
+    (source,) = node.all_input_nodes
+    return source if dtypes.get(source, example(source).dtype) == example(node).dtype else node
 
 
 def _read_unsorted(node: Node, rows: Node, index: Node, order: Node) -> None:
@@ -175,16 +214,14 @@ def _is_quotient(index: Node, order: Node, divisor: int) -> bool:
     return is_floor and tuple(index.args) == (order, divisor)
 
 
-def _replace(node: Node, target: Any, *arguments: Any) -> Node:
-    new = _before(node, target, *arguments)
-    node.replace_all_uses_with(new)
-    return new
+def _replace(node: Node, target: Any, *arguments: Any) -> None:
+    node.replace_all_uses_with(_before(node, target, *arguments))
 
 
 def _before(node: Node, target: Any, *arguments: Any) -> Node:
     """Insert a call before a node, with its place in the module."""
     with node.graph.inserting_before(node):
         new = node.graph.call_function(target, arguments)
-    examples = (example(argument) if isinstance(argument, Node) else argument for argument in arguments)
-    new.meta = {**node.meta, "val": target(*examples)}
+    new.meta = dict(node.meta)
+    follow(new)
     return new

@@ -272,8 +272,9 @@ def _grouped_rows(t: Translation, call: TracedCall) -> Value:
 def _grouped_product(t: Translation, rows: Value, matrices: Value, groups: Value) -> Value:
     refuse_if((rows.rank, matrices.rank) != (2, 3), "a grouped product of other than rows and a matrix per group")
     t.holds_below(groups, matrices.shape[0])
-    rows, groups = aligned(t, present(t, rows, (0, 1)), 0, present(t, groups, (0,)), 0)
-    rows, matrices = aligned(t, rows, 1, present(t, merged(t, matrices, 0), (0, 1, 2)), 1)
+    rows, matrices, groups = (value if all(value.dims) else densely(t, value) for value in (rows, matrices, groups))
+    rows, groups = aligned(t, rows, 0, groups, 0)
+    rows, matrices = aligned(t, rows, 1, merged(t, matrices, 0), 1)
     first, summed, columns = matrices.dims
     transpose = [*summed, *columns] != sorted([*summed, *columns])
     rows = relaid(t, rows, [(axis,) for dim in rows.dims for axis in dim])
