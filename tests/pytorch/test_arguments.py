@@ -23,11 +23,6 @@ def drawn(*shape):
     return torch.randn(*shape, dtype=torch.float64)
 
 
-@pytest.fixture(autouse=True)
-def seeded():
-    torch.manual_seed(0)
-
-
 class Called(nn.Module):
     """Two layers, called by a function of them and of whatever is given."""
 

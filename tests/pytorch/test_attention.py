@@ -102,7 +102,6 @@ CASES = {
 
 
 def trained(function, of_keys=HEADS, *others):
-    torch.manual_seed(0)
     graph, of_loss, of_parameters = differences(
         Attending(function, of_keys).double(), (values(SAMPLES, QUERIES, WIDTH), *others)
     )

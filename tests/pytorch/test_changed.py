@@ -28,11 +28,6 @@ OPTIMIZERS = {
 }
 
 
-@pytest.fixture(autouse=True)
-def seeded():
-    torch.manual_seed(0)
-
-
 class Changed(nn.Module):
     """Two layers, of which `function` changes the first's weight and computes with both."""
 

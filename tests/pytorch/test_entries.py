@@ -27,7 +27,6 @@ from tests.pytorch.models import CASES, EXAMPLES  # noqa: E402
 
 
 def imported(name):
-    torch.manual_seed(0)
     module, inputs, loss, targets = CASES[name]()
     module = module.double()
     return module, from_torch(module, inputs, loss=loss, targets=targets, optimizer=Optimizer("sgd"))

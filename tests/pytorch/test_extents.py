@@ -65,13 +65,11 @@ def words():
 
 @pytest.mark.parametrize("function", FUNCTIONS.values(), ids=FUNCTIONS)
 def test_what_is_selected_trains_like_eager(function):
-    torch.manual_seed(0)
     _, of_loss, of_parameters = differences(Selected(function).double(), (words(),))
     assert max(of_loss, *of_parameters.values()) < 1e-12
 
 
 def test_a_batch_that_selects_another_number_is_an_error():
-    torch.manual_seed(0)
     module, batch = Selected(last), words()
     graph = from_torch(module, (batch,))
     trainer = Trainer(rank_programs(undivided(graph), 0, 0), single_rank(1), np, "p2p")

@@ -83,7 +83,6 @@ CASES += [(name, layer, shape) for name, (layer, shape) in LAYERS.items()]
 
 @pytest.mark.parametrize(("function", "shape"), [pytest.param(*rest, id=name) for name, *rest in CASES])
 def test_a_function_of_images_is_pytorchs(function, shape):
-    torch.manual_seed(0)
     _, gap, tensors = differences(Scaled(function, len(shape)).double(), [torch.randn(shape).double()])
     assert gap < 1e-12
     assert max(tensors.values()) < 1e-10
@@ -101,7 +100,6 @@ class NormalizedTwice(nn.Module):
 
 
 def test_a_normalization_called_twice_follows_both():
-    torch.manual_seed(0)
     graph, gap, tensors = differences(NormalizedTwice().double(), [torch.randn(IMAGE).double()])
     assert gap < 1e-12
     assert {"norm.running_mean", "norm.running_var"} <= graph.updates.keys()
@@ -155,7 +153,6 @@ def test_running_statistics_that_others_read_or_change_are_refused(function, by)
 
 
 def test_running_statistics_follow_the_samples_that_instance_norm_normalizes():
-    torch.manual_seed(0)
     norm = nn.InstanceNorm2d(4, affine=True, track_running_stats=True, momentum=0.3)
     module = Normalized(lambda norm, x: norm(x) + norm.running_var.view(-1, 1, 1), norm).double()
     _, gap, tensors = differences(module, [torch.randn(IMAGE).double()])
@@ -167,7 +164,6 @@ def test_running_statistics_follow_the_samples_that_instance_norm_normalizes():
 @pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
 @pytest.mark.parametrize("weights", [{}, {"pos_weight": 9}, {"weight": 9}, {"weight": 9, "pos_weight": 9}])
 def test_binary_cross_entropy_of_logits_is_pytorchs(reduction, weights):
-    torch.manual_seed(0)
     given = {name: torch.rand(extent).double() for name, extent in weights.items()}
     target = torch.rand(IMAGE).double()
 

@@ -48,7 +48,6 @@ class Dropping(torch.nn.Module):
 
 
 def module(drop="elements"):
-    torch.manual_seed(0)
     return Dropping(drop).double()
 
 

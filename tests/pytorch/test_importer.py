@@ -22,11 +22,6 @@ from tests.pytorch.eager import differences  # noqa: E402
 from tests.pytorch.models import CASES, GPT, numbers, values  # noqa: E402
 
 
-@pytest.fixture(autouse=True)
-def seeded():
-    torch.manual_seed(0)
-
-
 def trained_like_eager(module, inputs, loss=None, targets=(), bar=1e-11):
     """The graph of a module that it trains like."""
     graph, of_loss, of_parameters = differences(module.double(), inputs, loss, targets)

@@ -54,7 +54,6 @@ def of_scores(options, reduction):
 
 def drawn(shape, order=None):
     """Return a module, its input and labels of its result."""
-    torch.manual_seed(0)
     given = [shape[dim] for dim in order] if order else shape
     labels = torch.randint(CLASSES, (*given[:1], *given[2:]) if len(given) > 1 else ())
     return Scores(shape, order).double(), torch.randn(shape).double(), labels

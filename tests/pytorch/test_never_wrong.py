@@ -25,11 +25,6 @@ from tests.pytorch.outcomes import is_refused_beside_pytorch  # noqa: E402
 STEPS = 3
 
 
-@pytest.fixture(autouse=True)
-def seeded():
-    torch.manual_seed(0)
-
-
 def compare(module, *batches, optimizer=torch.optim.AdamW):
     """Train a module, and its graph, on one batch after the other; return the largest difference, and the graph."""
     module = module.double()

@@ -84,7 +84,6 @@ def normalized(x):
 
 @pytest.mark.parametrize(("function", "numbers"), AT_THE_EDGES.values(), ids=AT_THE_EDGES)
 def test_gradients_at_ties_zeros_and_ends_are_those_of_the_operator(function, numbers):
-    torch.manual_seed(0)
     module = Applied(function, numbers)
     weights = torch.randn(function(module.x).shape, dtype=torch.float64)
     graph = from_torch(module, (weights,), optimizer=Optimizer("sgd", lr=RATE))
@@ -195,7 +194,6 @@ class Turned(nn.Module):
 
 def test_batch_norm_of_a_gradient_that_is_laid_out_in_two_ways():
     """PyTorch's own gradient is right where the result is not laid out; where it is, it reads other elements."""
-    torch.manual_seed(0)
     batch = torch.randn(1, 4, 3, 1, dtype=torch.float64), torch.randn(1, 3, 4, 1, dtype=torch.float64)
     module, other = (Turned(is_laid_out=is_laid_out).double() for is_laid_out in (True, False))
     graph = from_torch(module, batch, optimizer=Optimizer("sgd", lr=RATE))
@@ -224,6 +222,5 @@ class Rotated(nn.Module):
 
 
 def test_a_chosen_gradient_of_what_is_constant_takes_no_zeros_with_it():
-    torch.manual_seed(0)
     _, gap, tensors = differences(Rotated().double(), (torch.randn(2, 3, 8, dtype=torch.float64),))
     assert max(gap, *tensors.values()) < 1e-12

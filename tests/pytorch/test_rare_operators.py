@@ -62,7 +62,6 @@ RARE = {
 
 
 def model_of(function):
-    torch.manual_seed(0)
     module, words = Model(function).double(), torch.randint(1, WIDTH, (ROWS, 3))
     return UserModel(
         module, (torch.randn(ROWS, WIDTH).double(), words, torch.tensor([3, 1, 2, 3])), None, (), sgd(module)
@@ -101,7 +100,6 @@ def test_with_the_package_they_are_taken(function):
 
 @pytest.mark.parametrize("name", list(IDIOMS)[::4])
 def test_without_the_package_nothing_is_wrong(name, alone):
-    torch.manual_seed(0)
     module, (batch, *_) = case(name, 1)
     kind, why = outcome_of(UserModel(module, batch, None, (), sgd(module))) or ("right", "")
     assert kind in ("right", "refused"), why

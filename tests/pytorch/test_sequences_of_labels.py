@@ -79,7 +79,6 @@ LOSSES = {
 
 @pytest.mark.parametrize("name", LOSSES)
 def test_trains_like_pytorch(name):
-    torch.manual_seed(0)
     loss = LOSSES[name]
     if name == "a module":
         loss = lambda x, targets, lengths: LOSSES[name](x, targets, lengths, (targets >= 0).sum(1))  # noqa: E731
@@ -91,14 +90,12 @@ def test_trains_like_pytorch(name):
 @pytest.mark.parametrize("zero_infinity", [False, True])
 def test_what_too_few_steps_cannot_say(zero_infinity):
     """Its loss is infinite and its gradients are no numbers, or it is left out."""
-    torch.manual_seed(0)
     module = Read(of_rows(zero_infinity=zero_infinity)).double()
     x, lengths = torch.randn(STEPS, SAMPLES, WIDTH, dtype=torch.float64), torch.tensor([4, 4, 1, 0])
     assert outcome_of(UserModel(module, (x, TARGETS, lengths), None, (), sgd(module))) == ("right", "")
 
 
 def test_another_batch_may_have_another_number_of_labels():
-    torch.manual_seed(0)
     module, x = Read(selected).double(), torch.randn(STEPS, SAMPLES, WIDTH, dtype=torch.float64)
     graph = from_torch(module, (x, TARGETS, LENGTHS), optimizer=Optimizer("sgd", lr=RATE))
     batch = x.flip(0), torch.where(TARGETS == 2, -100, TARGETS), LENGTHS

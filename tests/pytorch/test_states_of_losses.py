@@ -13,11 +13,6 @@ from tests.pytorch.eager import differences  # noqa: E402
 from tests.pytorch.outcomes import is_refused_beside_pytorch  # noqa: E402
 
 
-@pytest.fixture(autouse=True)
-def seeded():
-    torch.manual_seed(0)
-
-
 class Centered(nn.Module):
     """The distance from a center that follows the results, which `follow` writes."""
 
