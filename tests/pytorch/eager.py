@@ -61,3 +61,11 @@ def differences(module, inputs, loss=None, targets=(), steps=STEPS):
         gap,
         {name: relative_difference(tensors[name].reshape(expected[name].shape), expected[name]) for name in kept},
     )
+
+
+def trained_alike(module, inputs, loss=None, targets=(), *, steps=STEPS, bar=1e-12, of_tensors=None):
+    """Return the graph of a module in double precision, whose differences are numbers below `bar` or `of_tensors`."""
+    graph, gap, gaps = differences(module.double(), inputs, loss, targets, steps)
+    assert gap < bar
+    assert all(each < (of_tensors or bar) for each in gaps.values()), gaps
+    return graph

@@ -12,7 +12,7 @@ from planner.program.lower import lower  # noqa: E402
 from planner.pytorch import from_torch  # noqa: E402
 from planner.search import SearchOptions, search  # noqa: E402
 from tests.cross.loopback import Loopback  # noqa: E402
-from tests.pytorch.eager import differences  # noqa: E402
+from tests.pytorch.eager import differences, trained_alike  # noqa: E402
 
 SAMPLES, QUERIES, KEYS, WIDTH, HEADS = 2, 6, 8, 16, 4
 
@@ -102,11 +102,7 @@ CASES = {
 
 
 def trained(function, of_keys=HEADS, *others):
-    graph, of_loss, of_parameters = differences(
-        Attending(function, of_keys).double(), (values(SAMPLES, QUERIES, WIDTH), *others)
-    )
-    assert max(of_loss, *of_parameters.values()) < 1e-10, of_parameters
-    return graph
+    return trained_alike(Attending(function, of_keys), (values(SAMPLES, QUERIES, WIDTH), *others), bar=1e-10)
 
 
 def ops(graph):

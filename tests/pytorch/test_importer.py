@@ -18,15 +18,10 @@ from planner.graph.ir import array_of, values as values_of  # noqa: E402
 from planner.plans.plan_json import plan_from_json  # noqa: E402
 from planner.pytorch import from_torch, graph_of  # noqa: E402
 from planner.pytorch.state import contents  # noqa: E402
-from tests.pytorch.eager import differences  # noqa: E402
+from tests.pytorch.eager import differences, trained_alike  # noqa: E402
 from tests.pytorch.models import CASES, GPT, numbers, values  # noqa: E402
 
-
-def trained_like_eager(module, inputs, loss=None, targets=(), bar=1e-11):
-    """The graph of a module that it trains like."""
-    graph, of_loss, of_parameters = differences(module.double(), inputs, loss, targets)
-    assert max(of_loss, *of_parameters.values()) < bar, of_parameters
-    return graph
+trained_like_eager = partial(trained_alike, bar=1e-11)
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -18,7 +18,7 @@ from torch import nn  # noqa: E402
 
 from planner.errors import GraphError  # noqa: E402
 from planner.pytorch import from_torch  # noqa: E402
-from tests.pytorch.eager import differences  # noqa: E402
+from tests.pytorch.eager import trained_alike  # noqa: E402
 from tests.pytorch.outcomes import is_refused_beside_pytorch  # noqa: E402
 
 OF_CALLS = r"forward computes .+ in its first call but .+ in the next"
@@ -51,6 +51,11 @@ class Keeping(nn.Module):
 
     def forward(self, x):
         return (self.fc(x) * self.factor(self.kept)).square().mean()
+
+
+def calls_differ(module, **how):
+    with pytest.raises(GraphError, match=OF_CALLS):
+        from_torch(module, (torch.randn(4, 6),), **how)
 
 
 def entry(kept, key="calls"):
@@ -99,8 +104,7 @@ KEPT = {
 @pytest.mark.parametrize("name", KEPT)
 def test_what_attributes_keep_is_refused(name):
     make, factor = KEPT[name]
-    with pytest.raises(GraphError, match=OF_CALLS):
-        from_torch(Keeping(make(), factor), (torch.randn(4, 6),))
+    calls_differ(Keeping(make(), factor))
 
 
 def in_context(kept):
@@ -149,8 +153,7 @@ def modes_turned(module):
 def test_what_modules_consist_of_is_not_changed(change):
     module = Keeping(None, None)
     module.other, module.factor = nn.Linear(6, 6), lambda _: change(module)
-    with pytest.raises(GraphError, match=OF_CALLS):
-        from_torch(module, (torch.randn(4, 6),))
+    calls_differ(module)
 
 
 def test_parts_that_change_places_are_refused_beside_pytorch():
@@ -162,30 +165,26 @@ def test_parts_that_change_places_are_refused_beside_pytorch():
 def test_what_is_set_to_the_same_mode_in_every_call_is_no_change():
     module = Keeping(None, None)
     module.factor = lambda _: 1 if module.fc.eval().training else 2
-    _, gap, others = differences(module.double(), (torch.randn(4, 6, dtype=torch.float64),))
-    assert max(gap, *others.values()) < 1e-12
+    trained_alike(module, (torch.randn(4, 6, dtype=torch.float64),))
 
 
 def test_what_is_counted_and_not_read_is_taken_and_put_back():
     module = Keeping({"calls": 0, "shapes": []}, None)
     module.factor = lambda kept: kept["shapes"].append(entry(kept)) or 2
-    _, gap, others = differences(module.double(), (torch.randn(4, 6, dtype=torch.float64),))
-    assert max(gap, *others.values()) < 1e-12
+    trained_alike(module, (torch.randn(4, 6, dtype=torch.float64),))
     assert module.kept == {"calls": 0, "shapes": []}
 
 
 def test_what_is_another_object_alike_is_no_change():
     module = Keeping(SimpleNamespace(sizes=[6], text="a"), lambda kept: 2)
     module.factor = lambda kept: setattr(module, "kept", SimpleNamespace(sizes=[6], text="".join("a"))) or 2
-    _, gap, others = differences(module.double(), (torch.randn(4, 6, dtype=torch.float64),))
-    assert max(gap, *others.values()) < 1e-12
+    trained_alike(module, (torch.randn(4, 6, dtype=torch.float64),))
 
 
 def test_what_is_set_in_the_first_call_alone_is_another_call():
     module = Keeping(None, lambda kept: 1 if kept is None else 2)
     module.register_forward_hook(lambda module, _, __: setattr(module, "kept", "called"))
-    with pytest.raises(GraphError, match=OF_CALLS):
-        from_torch(module, (torch.randn(4, 6),))
+    calls_differ(module)
 
 
 class OfTheClass(Keeping):
@@ -288,8 +287,7 @@ OF_FILES = {
 
 @pytest.mark.parametrize("name", SEEN)
 def test_what_functions_keep_is_refused(name):
-    with pytest.raises(GraphError, match=OF_CALLS):
-        from_torch(Keeping(None, SEEN[name]), (torch.randn(4, 6),))
+    calls_differ(Keeping(None, SEEN[name]))
 
 
 @pytest.mark.parametrize("name", OF_FILES)
@@ -304,11 +302,9 @@ def test_what_properties_and_static_methods_keep_is_refused_beside_pytorch(kind)
 
 def test_what_hooks_and_losses_that_are_functions_keep_is_refused():
     module, factor = Keeping(None, lambda _: 1), enclosing()
-    with pytest.raises(GraphError, match=OF_CALLS):
-        from_torch(module, (torch.randn(4, 6),), loss=lambda x: x * factor(None))
+    calls_differ(module, loss=lambda x: x * factor(None))
     module.fc.register_forward_hook(lambda *results: results[-1] * factor(None))
-    with pytest.raises(GraphError, match=OF_CALLS):
-        from_torch(module, (torch.randn(4, 6),))
+    calls_differ(module)
 
 
 class AnnealedLoss(nn.Module):
@@ -324,8 +320,7 @@ class AnnealedLoss(nn.Module):
 @pytest.mark.parametrize("loss", [AnnealedLoss(), Annealing()])
 def test_what_a_loss_keeps_is_refused(loss):
     loss = loss if isinstance(loss, nn.Module) else LossOf(loss).of
-    with pytest.raises(GraphError, match=OF_CALLS):
-        from_torch(Keeping(None, lambda _: 1), (torch.randn(4, 6),), loss=loss)
+    calls_differ(Keeping(None, lambda _: 1), loss=loss)
 
 
 class LossOf:
@@ -374,8 +369,7 @@ def test_what_a_file_keeps_that_a_call_imports_is_no_change(monkeypatch, tmp_pat
         return imported_late.FACTOR * imported_late.DOUBLE
 
     module = Keeping(None, factor).double()
-    _, gap, gaps = differences(module, (torch.randn(4, 6, dtype=torch.float64),))
-    assert max(gap, *gaps.values()) < 1e-12
+    trained_alike(module, (torch.randn(4, 6, dtype=torch.float64),))
 
 
 @pytest.mark.parametrize(
@@ -475,8 +469,7 @@ class Costly(nn.Module):
 @pytest.mark.parametrize("is_emptied_first", [True, False])
 def test_a_list_that_several_modules_hold_stays_one(is_emptied_first):
     module, x = Costly(is_emptied_first=is_emptied_first), torch.randn(4, 6, dtype=torch.float64)
-    _, gap, gaps = differences(module, (x,))
-    assert max(gap, *gaps.values()) < 1e-12
+    trained_alike(module, (x,))
     assert all(layer.costs is module.costs for layer in module.layers)
     assert not module.costs
 
@@ -516,8 +509,7 @@ class Late(nn.Module):
 @pytest.mark.parametrize("registers", ["late", "as none"])
 def test_a_buffer_of_constants_is_registered_late(registers):
     module = Late(lambda y: torch.arange(6, dtype=y.dtype), registers)
-    _, gap, others = differences(module.double(), (torch.randn(4, 6, dtype=torch.float64),))
-    assert max(gap, *others.values()) < 1e-12
+    trained_alike(module, (torch.randn(4, 6, dtype=torch.float64),))
     assert getattr(module, "table", None) is None
 
 
@@ -538,8 +530,7 @@ def test_tensors_in_a_list_do_not_change_places():
 
 def test_a_mask_is_kept_beside_what_each_call_keeps():
     module = Attending(lambda _, x: torch.ones(len(x), len(x), dtype=torch.bool).triu(1))
-    _, gap, gaps = differences(module.double(), (torch.randn(4, 6, dtype=torch.float64),))
-    assert max(gap, *gaps.values()) < 1e-12
+    trained_alike(module, (torch.randn(4, 6, dtype=torch.float64),))
 
 
 class Looked(Attending):
@@ -582,16 +573,14 @@ def a_parameter(module, _):
 
 def test_a_parameter_that_the_first_call_makes_is_refused_and_taken_back():
     module = RegisteredLate(a_parameter)
-    with pytest.raises(GraphError, match=OF_CALLS):
-        from_torch(module, (torch.randn(4, 6),))
+    calls_differ(module)
     assert module.late is None
     assert {*dict(module.named_modules())} == {"", "fc"}
 
 
 def test_constant_buffers_that_the_first_call_registers_are_taken():
     module = RegisteredLate(lambda m, x: m.register_buffer("late", torch.arange(6).to(x), persistent=False)).double()
-    _, gap, gaps = differences(module, (torch.randn(4, 6, dtype=torch.float64),))
-    assert max(gap, *gaps.values()) < 1e-12
+    trained_alike(module, (torch.randn(4, 6, dtype=torch.float64),))
     assert module.late is None
 
 
@@ -702,16 +691,14 @@ def test_constants_that_functions_keep_are_constants_and_none_of_a_trace_is_left
     from_torch(module, (x,))
     assert type(module(x)) is torch.Tensor
     assert module(x).isfinite()  # of real tensors
-    _, gap, gaps = differences(module, (x,))
-    assert max(gap, *gaps.values()) < 1e-12
+    trained_alike(module, (x,))
 
 
 @pytest.mark.parametrize("cached", IN_FILES)
 def test_constants_that_files_and_classes_keep_are_constants_once_they_are_made(cached):
     module, x = Shifted(lambda x: cached(x.shape[1])).double(), torch.randn(4, 6).double()
     module(x)
-    _, gap, gaps = differences(module, (x,))
-    assert max(gap, *gaps.values()) < 1e-12
+    trained_alike(module, (x,))
 
 
 MADE_LATE = {}
@@ -743,8 +730,7 @@ class Turned(nn.Module):
 
 
 def test_what_is_kept_of_a_buffer_that_stays_is_constant():
-    _, gap, gaps = differences(Turned(id).double(), (torch.randn(4, 6, dtype=torch.float64),))
-    assert max(gap, *gaps.values()) < 1e-12
+    trained_alike(Turned(id), (torch.randn(4, 6, dtype=torch.float64),))
 
 
 def assigned(module):
@@ -778,5 +764,4 @@ def of_what_is_loaded(x):
 
 def test_nothing_is_loaded_to_be_looked_at():
     module, x = Shifted(of_what_is_loaded).double(), torch.randn(4, 6).double()
-    _, gap, gaps = differences(module, (x,))
-    assert max(gap, *gaps.values()) < 1e-12
+    trained_alike(module, (x,))

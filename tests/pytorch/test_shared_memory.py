@@ -8,7 +8,7 @@ from torch import nn  # noqa: E402
 
 from planner.errors import GraphError  # noqa: E402
 from planner.pytorch import from_torch, graph_of  # noqa: E402
-from tests.pytorch.eager import differences  # noqa: E402
+from tests.pytorch.eager import trained_alike  # noqa: E402
 
 
 class Sharing(nn.Module):
@@ -87,8 +87,7 @@ def listed(self):
 
 def test_a_parameter_in_a_list_is_the_modules():
     module = Sharing(listed, lambda self: sum(weight.norm() for _, weight in self.regularized))
-    _, gap, others = differences(module.double(), (torch.randn(4, 6, dtype=torch.float64),))
-    assert max(gap, *others.values()) < 1e-12
+    trained_alike(module, (torch.randn(4, 6, dtype=torch.float64),))
 
 
 def norm_twice(self):
@@ -98,8 +97,7 @@ def norm_twice(self):
 
 def test_statistics_with_two_names_are_the_same_in_a_file():
     module = Sharing(norm_twice, lambda self: self.again(self.norm(self.first.weight)).relu().sum())
-    graph, gap, others = differences(module.double(), (torch.randn(4, 6, dtype=torch.float64),))
-    assert max(gap, *others.values()) < 1e-9
+    graph = trained_alike(module, (torch.randn(4, 6, dtype=torch.float64),), bar=1e-9)
     assert graph.entries["norm.running_mean"] == graph.entries["again.running_mean"]
     assert graph.entries["norm.num_batches_tracked"].counts == graph.entries["again.num_batches_tracked"].counts == 2
 
@@ -115,8 +113,7 @@ def apart(self):
 
 def test_what_only_lies_beside_another_is_trained():
     module = Sharing(apart, lambda self: (self.first.bias * self.signs).sum() + (self.first.bias[:3] * self.some).sum())
-    _, gap, others = differences(module.double(), (torch.randn(4, 6, dtype=torch.float64),))
-    assert max(gap, *others.values()) < 1e-12
+    trained_alike(module, (torch.randn(4, 6, dtype=torch.float64),))
 
 
 class Registering(nn.Module):
@@ -163,6 +160,5 @@ COUNTS = {
 @pytest.mark.parametrize("count", COUNTS.values(), ids=COUNTS)
 def test_an_import_leaves_tensors_that_are_no_buffers_as_they_are(count):
     module = Unregistered(count).double()
-    _, gap, others = differences(module, (torch.randn(4, 6, dtype=torch.float64),))
-    assert max(gap, *others.values()) < 1e-12
+    trained_alike(module, (torch.randn(4, 6, dtype=torch.float64),))
     assert not module.calls.any()
