@@ -20,6 +20,7 @@ from planner.pytorch import from_torch, graph_of  # noqa: E402
 from planner.pytorch.state import contents  # noqa: E402
 from tests.pytorch.eager import differences, trained_alike  # noqa: E402
 from tests.pytorch.models import CASES, GPT, numbers, values  # noqa: E402
+from tests.pytorch.test_never_wrong import Called  # noqa: E402
 
 trained_like_eager = partial(trained_alike, bar=1e-11)
 
@@ -207,7 +208,7 @@ def changed_in_place(x):
     ],
 )
 def test_what_is_easily_taken_wrongly_trains_like_eager(function):
-    trained_like_eager(Returning(function), (values(4, 6),))
+    trained_like_eager(returning(function), (values(4, 6),))
 
 
 def test_fused_projections_have_dimensions_for_heads():
@@ -252,13 +253,8 @@ def test_a_large_module_takes_no_memory():
     assert np.allclose(array_of(factor), np.arange(16) / 3)
 
 
-class Returning(nn.Module):
-    def __init__(self, function):
-        super().__init__()
-        self.fc, self.function = nn.Linear(6, 6), function
-
-    def forward(self, x):
-        return self.function(self.fc(x)).sum()
+def returning(function):
+    return Called(lambda _, x: function(x))
 
 
 @pytest.mark.parametrize(
@@ -270,27 +266,19 @@ class Returning(nn.Module):
 )
 def test_what_cannot_be_taken_is_named(function, message):
     with pytest.raises(planner.GraphError, match=message):
-        from_torch(Returning(function), (torch.randn(4, 6),))
-
-
-class Buffered(nn.Module):
-    def __init__(self, content, persistent=True):
-        super().__init__()
-        self.fc = nn.Linear(6, 6)
-        self.register_buffer("factor", content, persistent)
-
-    def forward(self, x):
-        return (self.fc(x) * self.factor).sum()
+        from_torch(returning(function), (torch.randn(4, 6),))
 
 
 @pytest.mark.parametrize("content", [torch.full((6,), 0.25), torch.randn(6)])
 def test_a_buffer_is_kept(content):
-    trained_like_eager(Buffered(content), (values(4, 6),))
+    trained_like_eager(Called(lambda self, x: x * self.factor, factor=content), (values(4, 6),))
 
 
 def test_a_buffer_that_is_too_large_and_in_no_file_is_refused():
+    module = Called(lambda self, x: x * self.factor)
+    module.register_buffer("factor", torch.randn(200000, 6), persistent=False)
     with pytest.raises(planner.GraphError, match="more than 1048576"):
-        from_torch(Buffered(torch.randn(200000, 6), persistent=False), (torch.randn(200000, 6),))
+        from_torch(module, (torch.randn(200000, 6),))
 
 
 def test_what_layers_compute_alike_is_computed_once(monkeypatch):
@@ -302,7 +290,7 @@ def test_what_layers_compute_alike_is_computed_once(monkeypatch):
             x = x * torch.arange(6.0).cos()
         return x
 
-    from_torch(Returning(three_layers), (torch.randn(4, 6),))
+    from_torch(returning(three_layers), (torch.randn(4, 6),))
     assert shapes == [(6,)]
 
 
@@ -313,4 +301,4 @@ def test_constants_that_differ_in_one_number_or_a_change_differ():
         whole, real, truth = (torch.full((6,), 1, dtype=x.dtype) / number for number in (2, 2.5, True))
         return x * same.cos() + x * changed.cos() + x * changed.add_(1).cos() + x * whole + x * real + x * truth
 
-    trained_like_eager(Returning(angles), (values(4, 6),))
+    trained_like_eager(returning(angles), (values(4, 6),))

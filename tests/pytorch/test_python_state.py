@@ -149,10 +149,15 @@ def modes_turned(module):
     return 2 if module.fc.training else 1
 
 
-@pytest.mark.parametrize("change", [hooks_on, another_part, modes_turned])
+def calls_counted(module):
+    module.calls += 1
+    return module.calls
+
+
+@pytest.mark.parametrize("change", [hooks_on, another_part, modes_turned, calls_counted])
 def test_what_modules_consist_of_is_not_changed(change):
     module = Keeping(None, None)
-    module.other, module.factor = nn.Linear(6, 6), lambda _: change(module)
+    module.calls, module.other, module.factor = 0, nn.Linear(6, 6), lambda _: change(module)
     calls_differ(module)
 
 
@@ -276,6 +281,8 @@ SEEN = {
     "a default": with_a_default,
     "an attribute": with_an_attribute,
     "a method": lambda _, *, factor=ANNEALED.factor: factor(),
+    "random numbers": lambda _: random.random(),
+    "NumPy's random numbers": lambda _: np.random.rand(),
 }
 OF_FILES = {
     "an object": lambda _: attribute(SETTINGS),

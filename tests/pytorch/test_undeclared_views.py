@@ -9,21 +9,11 @@ from torch import nn  # noqa: E402
 
 from planner.pytorch.user_model import UserModel  # noqa: E402
 from tests.pytorch.outcomes import outcome_of, sgd  # noqa: E402
-
-
-class Changed(nn.Module):
-    """A layer whose result is changed by a function."""
-
-    def __init__(self, function):
-        super().__init__()
-        self.layer, self.function = nn.Linear(4, 4), function
-
-    def forward(self, x):
-        return self.function(self.layer(x)).sum()
+from tests.pytorch.test_never_wrong import Called  # noqa: E402
 
 
 def outcome(function):
-    module = Changed(function).double()
+    module = Called(lambda self, x: function(x), width=4).double()
     return outcome_of(UserModel(module, (torch.randn(3, 4, dtype=torch.float64),), None, (), sgd(module)))
 
 

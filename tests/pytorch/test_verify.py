@@ -17,6 +17,7 @@ from planner.pytorch import from_torch, importing  # noqa: E402
 from planner.pytorch.arguments import DefectError  # noqa: E402
 from planner.pytorch.translate.call import CONVERTERS  # noqa: E402
 from tensor_partitioner.commands.plan import main  # noqa: E402
+from tests.pytorch.test_never_wrong import Called  # noqa: E402
 
 MODEL = """
 import torch
@@ -83,18 +84,8 @@ def test_what_cannot_be_verified_is_one_line(file, capsys, source, options, mess
     assert re.search(message, said)
 
 
-class Buffered(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.fc = nn.Linear(6, 6)
-        self.register_buffer("seen", torch.zeros(6))
-
-    def forward(self, x):
-        return (self.fc(x) + self.seen).sum()
-
-
 def buffered():
-    return Buffered(), torch.randn(4, 6)
+    return Called(lambda self, x: x + self.seen, seen=torch.zeros(6)), torch.randn(4, 6)
 
 
 def regularised():

@@ -10,15 +10,11 @@ from executor.data import DataError  # noqa: E402
 from planner.errors import GraphError  # noqa: E402
 from planner.pytorch import from_torch  # noqa: E402
 from tests.pytorch.eager import imported_steps, trained_alike  # noqa: E402
+from tests.pytorch.test_never_wrong import Called  # noqa: E402
 
 
-class Numbered(nn.Module):
-    def __init__(self, function):
-        super().__init__()
-        self.fc, self.function = nn.Linear(4, 4), function
-
-    def forward(self, x, numbers):
-        return (self.fc(x) * self.function(numbers)).square().mean()
+def numbered(function):
+    return Called(lambda self, x, numbers: (x * function(numbers)).square().mean(), width=4)
 
 
 LARGE = {
@@ -35,14 +31,14 @@ LARGE = {
 
 @pytest.mark.parametrize("name", LARGE)
 def test_numbers_of_more_than_32_bits_are_an_error(name):
-    module, inputs = Numbered(LARGE[name]).double(), (torch.randn(4, 4).double(), torch.arange(50000, 50004))
+    module, inputs = numbered(LARGE[name]).double(), (torch.randn(4, 4).double(), torch.arange(50000, 50004))
     graph = from_torch(module, inputs)
     with pytest.raises(DataError, match=r"integers beyond 32 bits.*x\.double\(\)"):
         imported_steps(graph, module, inputs)
 
 
 def test_they_are_computed_with_in_double_precision():
-    module = Numbered(lambda numbers: (numbers.double() * 1000003 + 17) % 97).double()
+    module = numbered(lambda numbers: (numbers.double() * 1000003 + 17) % 97).double()
     trained_alike(module, (torch.randn(4, 4).double(), torch.arange(50000, 50004)))
 
 
