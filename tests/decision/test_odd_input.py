@@ -46,7 +46,6 @@ links:
         ({"budget": float("nan")}, "^Invalid value for '--budget': expected a time above 0, .* found 'nan'"),
         ({"pin": "tp"}, "^pin 'tp': expected a word of --parallel, as in tp=4"),
         ({"topo": 8}, "^8: expected a topology file, a name"),
-        ({"pin": 8}, "^pins: expected text, or a list of several, found 8"),
         ({"model": 8}, "^decide: expected a name, a file or a graph, found 8"),
     ],
 )

@@ -25,10 +25,6 @@ def with_tensor(graph, key, **changes):
     return replace(graph, tensors={**graph.tensors, key: replace(graph.tensors[key], **changes)})
 
 
-def without(mapping, key):
-    return {name: value for name, value in mapping.items() if name != key}
-
-
 def moved_last(graph, name):
     chosen = next(node for node in graph.nodes if node.name == name)
     return replace(graph, nodes=(*(node for node in graph.nodes if node.name != name), chosen))
@@ -187,10 +183,6 @@ DAMAGES = {
     "two nodes of one name": (
         lambda g: with_node(g, "fc2", name="fc1"),
         "node 'fc1' (mm): node names must be non-empty and unique",
-    ),
-    "undefined and removed": (
-        lambda g: replace(g, tensors=without(g.tensors, "labels")),
-        "node 'loss' (cross_entropy): operand 'labels' is not defined",
     ),
 }
 

@@ -16,12 +16,10 @@ from tensor_partitioner.commands.export import main as export
 from tensor_partitioner.commands.plan import main as plan
 from tensor_partitioner.commands.simulate import main as simulate
 from tests.launcher import exit_status
-from topologies import full_text
 
 ROOT = Path(__file__).resolve().parents[2]
 OWN = (ROOT / "examples" / "own_model.py").read_text()
 PRODUCT = json.loads((ROOT / "examples" / "product.plan.json").read_text())
-TOPOLOGY = full_text("uniform-8")
 
 
 @pytest.fixture
@@ -81,14 +79,8 @@ PLANS = {
     "rows of a batch": (("graph", "tensors", "X", "init", "row"), 2, r"\$\.graph\.tensors\.X\.init: .*`row`"),
     "no micro-batches": (("graph", "micro_batches"), 0, r"\$\.graph\.micro_batches: expected .*1"),
     "sums of nothing": (("graph", "accumulated"), ["X"], r"\$\.graph: accumulated: no node produces X"),
-    "graph without nodes": (("graph", "nodes"), None, r"\$\.graph.*nodes"),
     "unknown operator": (("graph", "nodes", 0, "op"), "matmull", r"'Y'.*matmull"),
-    "undefined operand": (("graph", "nodes", 0, "inputs"), ["X", "V"], r"'Y'.*'V'"),
-    "shapes that do not fit": (("graph", "tensors", "W", "shape"), [5, 4], r"'Y'.*k.*4.*5|'Y'.*5.*4"),
-    "wrong result shape": (("graph", "tensors", "Y", "shape"), [4, 5], r"'Y'.*\(4, 4\).*\(4, 5\)"),
     "negative extent": (("graph", "tensors", "X", "shape"), [-4, 4], r"'X'.*-4"),
-    "unknown dtype": (("graph", "tensors", "X", "dtype"), "float8", r"'X'.*float8"),
-    "unknown attribute": (("graph", "nodes", 0, "attrs"), {"transpose_c": True}, r"'Y'.*transpose_c"),
 }
 
 
@@ -272,28 +264,8 @@ def test_files_of_another_kind(refused, tmp_path, capsys):
     refused(simulate, product, "--topo", report, match=r"r\.json: expected a machine, .* 'report/1'")
     link = "{name: a, ends: [b, c], type: d, direction: both}"
     machine.write_text(f"format: topology/2\nname: m\ndescription: of one link\nlinks:\n- {link}\n")
-    refused(
-        simulate, product, "--topo", machine, match=r"links\[0\]\.direction: expected 'each' or 'shared', found 'both'"
-    )
-
-
-CYCLE = {
-    "tensors": {
-        "a": {"shape": [4], "dtype": "float32", "role": "activation"},
-        "b": {"shape": [4], "dtype": "float32", "role": "activation"},
-    },
-    "nodes": [
-        {"name": "one", "op": "relu", "inputs": ["b"], "outputs": ["a"]},
-        {"name": "two", "op": "relu", "inputs": ["a"], "outputs": ["b"]},
-    ],
-    "updates": {},
-    "metrics": {},
-}
-
-
-def test_a_cyclic_graph(refused, tmp_path):
-    (tmp_path / "graph.json").write_text(json.dumps(CYCLE))
-    refused(plan, tmp_path / "graph.json", "--workers", "2", match=r"graph\.json: .*cycle: .*one.*two|two.*one")
+    directions = r"m\.yaml: \$\.links\[0\]\.direction: expected 'each' or 'shared', found 'both'"
+    refused(simulate, product, "--topo", machine, match=directions)
 
 
 @pytest.mark.parametrize(
@@ -309,7 +281,6 @@ def test_a_cyclic_graph(refused, tmp_path):
         (("mlp-2-8", "--workers", "2", "--micro-batches", "5"), r"micro_batches must divide the batch of 32, found 5"),
         (("mlp-2-8", "--workers", "2", "--recompute", "all"), r"--recompute.*'all'.*'none', 'selective', 'segments'"),
         (("mlp-2-8", "--workers", "2", "--loss-scale", "0"), r"loss_scale.*above 0, found 0"),
-        (("mlp-2-8", "--workers", "2", "--lr", "nan"), r"lr.*nan"),
         (("mlp-2-8", "--workers", "2", "--batch", "0"), r"--batch.*0"),
         (("mlp-2-8",), r"--workers.*--ways"),
         (("mlp-2-8", "--workers", "0"), r"--workers.*0"),
@@ -411,32 +382,6 @@ def test_training_options_for_a_graph_of_ones_own(refused, tmp_path):
     own = OWN.replace("GraphBuilder(dtype), Recipe(micro_batches, recompute)", "GraphBuilder(dtype), Recipe()")
     (tmp_path / "own.py").write_text(own)
     refused(plan, f"{tmp_path / 'own.py'}:two_layers", *ASKED, match=r"own\.py:two_layers: .*2 micro-batches, found 1")
-
-
-TOPOLOGIES = {
-    "unknown key": ("latency_s:", "latency_ms:", r"latency_ms"),
-    "wrong type": ("bytes_per_s: 10500000000.0", "bytes_per_s: fast", r"bandwidth_bytes_per_s.*fast"),
-    "unknown end of a link": ("ends: [gpu3", "ends: [gpu33", r"gpu33"),
-    "not YAML": ("devices:", "devices: [", r"YAML"),
-    "other format": ("topology/2", "topology/9", r"\$\.format.*topology/9"),
-}
-
-
-@pytest.mark.parametrize("case", TOPOLOGIES)
-def test_topologies(refused, tmp_path, case):
-    old, new, match = TOPOLOGIES[case]
-    assert old in TOPOLOGY
-    (tmp_path / "bad.yaml").write_text(TOPOLOGY.replace(old, new, 1))
-    file = ROOT / "examples" / "product.plan.json"
-    refused(simulate, file, "--topo", tmp_path / "bad.yaml", match=rf"bad\.yaml: .*{match}")
-
-
-def test_a_device_that_cannot_be_reached(refused, tmp_path):
-    lines = [line for line in TOPOLOGY.splitlines() if not ("ends:" in line and "gpu3" in line)]
-    assert len(lines) < len(TOPOLOGY.splitlines())
-    (tmp_path / "bad.yaml").write_text("\n".join(lines))
-    file = ROOT / "examples" / "product.plan.json"
-    refused(simulate, file, "--topo", tmp_path / "bad.yaml", match=r"bad\.yaml: .*gpu3")
 
 
 def test_other_options_of_simulate(refused):
