@@ -1,6 +1,7 @@
 """All workers of a program in one process, each as far as it can: what a program means, in few lines."""
 
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 
@@ -8,8 +9,11 @@ from executor.exchange import combiner, identity
 from executor.kernels import KERNELS, KernelCall, run
 from executor.values import Tile, fill, stream
 from planner.layout import elements, local_shape
+from planner.plans.plan import single_worker
 from planner.program.in_order import in_order
+from planner.program.lower import lower
 from planner.program.tasks import Compute, Receive, Send
+from tests.cross.masks import Recount
 
 
 def make(xp, tile, number):
@@ -137,3 +141,35 @@ class Loopback:
             at = np.ix_(*[[i for start, stop in runs for i in range(start, stop)] for runs in region])
             whole[at] = self.array(worker, self.program.tensors[name])
         return whole
+
+
+def trained(plan, prefetch=1, steps=2):
+    """Return the values of all that some steps update, and the run."""
+    run = Loopback(plan, lower(plan, prefetch))
+    for _ in range(steps):
+        run.step()
+    return {name: run.gather(name) for name in plan.graph.updates}, run
+
+
+def trains_as_one_worker(plan, prefetch=1):
+    """Check that two steps move the bytes of element masks and leave one worker's values; return their program."""
+    np.testing.assert_array_equal(plan.bytes, Recount(plan).count())
+    values, run = trained(plan, prefetch)
+    np.testing.assert_array_equal(plan.bytes, run.program.bytes)
+    np.testing.assert_array_equal(plan.bytes * 2, run.moved)
+    for name, expected in trained(single_worker(plan))[0].items():
+        assert np.abs(values[name] - expected).max() <= 1e-10 * max(np.abs(expected).max(), 1e-300), name
+    return run.program
+
+
+def check_apart(program):
+    """Check that what lives at one time never overlaps, task by task; what is overwritten in place passes bytes on."""
+    for at in range(len(program.tasks)):
+        alive = sorted(
+            (b.offset, b.offset + b.nbytes, b.last, b.first)
+            for b in program.buffers
+            if b.nbytes and b.first <= at <= b.last
+        )
+        for buffer, other in pairwise(alive):
+            in_place = buffer[:2] == other[:2] and at in (buffer[2], other[2]) and at in (buffer[3], other[3])
+            assert other[0] >= buffer[1] or in_place

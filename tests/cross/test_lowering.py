@@ -9,13 +9,11 @@ import numpy as np
 import pytest
 
 from planner.layout import PARTIAL, TERMS
-from planner.plans.plan import single_worker
 from planner.plans.plan_json import plan_from_json
 from planner.program.lower import Lowering, lower
 from tests.cross.cases import MODELS, SHARED_WAYS, WAYS, graph
 from tests.cross.launch import assert_disjoint
-from tests.cross.loopback import Loopback
-from tests.cross.masks import Recount
+from tests.cross.loopback import trains_as_one_worker
 from tests.cross.random_plans import random_plan
 
 
@@ -23,27 +21,12 @@ def double(model):
     return graph(model, "float64", "adam")
 
 
-def trained(plan, prefetch=1, steps=2):
-    program = lower(plan, prefetch)
-    run = Loopback(plan, program)
-    for _ in range(steps):
-        run.step()
-    return {name: run.gather(name) for name in plan.graph.updates}, run
-
-
 @pytest.mark.parametrize("ways", [*WAYS, *SHARED_WAYS], ids=str)
 @pytest.mark.parametrize("model", [*MODELS, "flattened"])
 def test_random_plans(model, ways):
     rng = random.Random(f"{model}{ways}")
     for prefetch in (0, 1, 3) if ways in WAYS else (1,):
-        plan = random_plan(double(model), ways, rng)
-        np.testing.assert_array_equal(plan.bytes, Recount(plan).count())
-        weights, run = trained(plan, prefetch)
-        np.testing.assert_array_equal(plan.bytes * 2, run.moved)
-        np.testing.assert_array_equal(plan.bytes, run.program.bytes)
-        for name, expected in trained(single_worker(plan))[0].items():
-            scale = np.abs(expected).max()
-            assert np.abs(weights[name] - expected).max() <= 1e-10 * max(scale, 1e-300), name
+        trains_as_one_worker(random_plan(double(model), ways, rng), prefetch)
 
 
 @pytest.mark.parametrize("model", ["mlp", "rnn"])

@@ -11,13 +11,13 @@ from planner.graph.build import ONES, GraphBuilder
 from planner.layout import PARTIAL, REPLICATE, At, Shard, Ways
 from planner.models import build
 from planner.plans.check import check_plan
-from planner.plans.plan import Plan, single_worker
+from planner.plans.plan import Plan
 from planner.plans.plan_json import plan_from_json
 from planner.program.lower import lower
 from planner.program.tasks import Compute
 from tests.cross.cases import graph
 from tests.cross.launch import assert_disjoint, checked_runs, compare
-from tests.cross.loopback import Loopback
+from tests.cross.loopback import trains_as_one_worker
 from tests.cross.masks import Recount
 from tests.cross.random_plans import random_plan
 
@@ -101,22 +101,9 @@ def test_workers_have_nothing_of_other_stages():
         assert all(not buffer.nbytes for buffer in worker.buffers if buffer.name in others)
 
 
-def trained(plan, prefetch=1, steps=2):
-    run = Loopback(plan, lower(plan, prefetch))
-    for _ in range(steps):
-        run.step()
-    return {name: run.gather(name) for name in plan.graph.updates}, run
-
-
 @pytest.mark.parametrize(("model", "ways", "stages"), DIVIDED, ids=str)
 def test_random_plans(model, ways, stages):
-    plan = random_stages(model, ways, stages)
-    np.testing.assert_array_equal(plan.bytes, Recount(plan).count())
-    weights, run = trained(plan, prefetch=len(stages) + 1)
-    np.testing.assert_array_equal(plan.bytes * 2, run.moved)
-    np.testing.assert_array_equal(plan.bytes, run.program.bytes)
-    for name, expected in trained(single_worker(plan))[0].items():
-        assert np.abs(weights[name] - expected).max() <= 1e-10 * np.abs(expected).max(), name
+    trains_as_one_worker(random_stages(model, ways, stages), prefetch=len(stages) + 1)
 
 
 def test_buffers_alive_together_never_overlap():

@@ -10,9 +10,8 @@ import planner
 from planner.models import build
 from planner.plans.check import check_plan
 from planner.plans.plan import single_worker
-from planner.program.lower import lower
 from planner.search import SearchOptions, search
-from tests.cross.loopback import Loopback
+from tests.cross.loopback import trained
 from tests.cross.masks import Recount
 from tests.cross.random_plans import random_plan
 from tests.models.tiny import tiny
@@ -52,13 +51,6 @@ def one_worker(name):
 
 def nobodys_plan(name, ways):
     return random_plan(graph(name), ways, random.Random(f"{name}{ways}"))
-
-
-def trained(plan, steps=2):
-    run = Loopback(plan, lower(plan))
-    for _ in range(steps):
-        run.step()
-    return {name: run.gather(name) for name in plan.graph.updates}, run
 
 
 def differences(weights, expected):
