@@ -1,5 +1,6 @@
 """Descriptions written for the tests, in the three formats that can be imported, and where real ones may be."""
 
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -217,6 +218,18 @@ edges:
     link: eth
 """
 INFRAGRAPH = f"name: cluster\ndevices:{HOST}{CARD}{LEAF}{BETWEEN}"
+
+
+def links(machine):
+    return {link.ends: (link.type, link.count) for link in machine.links}
+
+
+def physical_links(machine):
+    counts = Counter()
+    for link in machine.links:
+        counts[link.type] += link.count
+    return counts
+
 
 SAMPLES = {
     "cluster.yaml": INFRAGRAPH,

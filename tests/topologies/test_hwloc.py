@@ -2,27 +2,11 @@
 
 import pytest
 
-from tests.extras import add_extra
 from tests.topologies.samples import HWLOC, REAL, needs_real
 from topologies import TopologyError
 from topologies.imports import import_machine
 
-V100 = "v100-sxm2-16gb"
-
-
-@pytest.fixture
-def format_added(tmp_path, monkeypatch):
-    add_extra("hwloc", tmp_path, monkeypatch)
-
-
-@pytest.fixture
-def imported(tmp_path, format_added):
-    def run(text, device=None):
-        path = tmp_path / "machine.xml"
-        path.write_text(text)
-        return import_machine(path, device)
-
-    return run
+EXTRA, V100 = "hwloc", "v100-sxm2-16gb"
 
 
 def test_hwloc(imported):
@@ -68,7 +52,8 @@ def test_a_package_that_is_not_there_is_named(tmp_path, monkeypatch):
 
 
 @needs_real
-def test_real_files(format_added):
+@pytest.mark.usefixtures("imported")
+def test_real_files():
     power8 = import_machine(REAL / "other" / "hwloc_power8gpudistances.xml").machine
     assert [device.spec.name for device in power8.devices] == ["p100-sxm2-16gb"] * 4
     assert {link.bandwidth_bytes_per_s for link in power8.links if link.type.startswith("nvlink")} == {40e9}

@@ -13,33 +13,14 @@ from tests.topologies.samples import (
     PROVIDER,
     REAL,
     VIRTUAL,
+    links,
     needs_real,
+    physical_links,
 )
 from topologies import TopologyError, collectives, load_topology, parse_topology
 from topologies.imports import import_machine
 
 V100 = "v100-sxm2-16gb"
-
-
-@pytest.fixture
-def imported(tmp_path):
-    def run(text, device=None, name="given"):
-        path = tmp_path / name
-        path.write_text(text)
-        return import_machine(path, device)
-
-    return run
-
-
-def links(machine):
-    return {link.ends: (link.type, link.count) for link in machine.links}
-
-
-def physical_links(machine):
-    counts = Counter()
-    for link in machine.links:
-        counts[link.type] += link.count
-    return counts
 
 
 def test_nccl(imported):

@@ -5,27 +5,11 @@ import json
 import pytest
 import yaml
 
-from tests.extras import add_extra
 from tests.topologies.samples import INFRAGRAPH
 from topologies import TopologyError, load_topology
 from topologies.imports import import_machine
 
-V100 = "v100-sxm2-16gb"
-
-
-@pytest.fixture
-def format_added(tmp_path, monkeypatch):
-    add_extra("infragraph", tmp_path, monkeypatch)
-
-
-@pytest.fixture
-def imported(tmp_path, format_added):
-    def run(text, device=V100):
-        path = tmp_path / "cluster.yaml"
-        path.write_text(text)
-        return import_machine(path, device)
-
-    return run
+EXTRA, DEVICE = "infragraph", "v100-sxm2-16gb"
 
 
 def test_a_cluster_by_hand(imported):
@@ -124,5 +108,5 @@ def test_without_the_package_one_line_says_what_to_install(tmp_path, monkeypatch
     for name, text in (("cluster.yaml", INFRAGRAPH), ("cluster.json", json.dumps(yaml.safe_load(INFRAGRAPH)))):
         (tmp_path / name).write_text(text)
         with pytest.raises(TopologyError, match=r"found a mapping; .*pip install extras/infragraph") as refused:
-            import_machine(tmp_path / name, V100)
+            import_machine(tmp_path / name, DEVICE)
         assert "\n" not in str(refused.value)

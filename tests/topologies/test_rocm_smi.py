@@ -1,33 +1,11 @@
 """What rocm-smi prints: links of every weight, processors, and tables that are cut."""
 
-from collections import Counter
-
 import pytest
 
-from tests.extras import add_extra
-from tests.topologies.samples import rocm
+from tests.topologies.samples import links, physical_links, rocm
 from topologies import TopologyError, load_topology
-from topologies.imports import import_machine
 
-
-@pytest.fixture
-def imported(tmp_path, monkeypatch):
-    add_extra("rocm_smi", tmp_path, monkeypatch)
-
-    def run(text, device=None):
-        path = tmp_path / "topology.txt"
-        path.write_text(text)
-        return import_machine(path, device)
-
-    return run
-
-
-def links(machine):
-    return {link.ends: (link.type, link.count) for link in machine.links}
-
-
-def physical_links(machine):
-    return Counter(link.type for link in machine.links for _ in range(link.count))
+EXTRA = "rocm_smi"
 
 
 def test_rocm_smi(imported):
