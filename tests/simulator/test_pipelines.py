@@ -41,20 +41,22 @@ def bubble(schedule, stages, count, seconds, chunks=1):
 
 
 @pytest.mark.parametrize("backward_s", [1.0, 2.0, 3.0])
-@pytest.mark.parametrize(("stages", "count"), [(2, 2), (2, 8), (3, 5), (4, 4), (4, 16)])
+@pytest.mark.parametrize(("stages", "count"), [(2, 2), (2, 8), (3, 5), (4, 2), (4, 4), (4, 16), (8, 3)])
 @pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
 def test_the_bubble_is_the_stages_but_one_over_the_micro_batches(schedule, stages, count, backward_s):
     idle = bubble(schedule, stages, count, {"forward": 1.0, "backward": backward_s})
     assert idle == pytest.approx((stages - 1) / count, abs=1e-9)
 
 
-@pytest.mark.parametrize(("stages", "groups", "chunks"), [(2, 1, 2), (2, 4, 2), (2, 2, 3), (4, 2, 2)])
+@pytest.mark.parametrize(
+    ("stages", "groups", "chunks"), [(2, 1, 2), (2, 4, 2), (2, 2, 3), (3, 3, 2), (4, 2, 2), (4, 1, 4)]
+)
 def test_chunks_make_the_bubble_as_many_times_smaller(stages, groups, chunks):
     idle = bubble(f"interleaved:{chunks}", stages, stages * groups, {"forward": 1.0, "backward": 2.0}, chunks)
     assert idle == pytest.approx((stages - 1) / (chunks * stages * groups), abs=1e-9)
 
 
-@pytest.mark.parametrize(("stages", "count"), [(2, 3), (2, 8), (4, 8)])
+@pytest.mark.parametrize(("stages", "count"), [(2, 3), (2, 8), (3, 5), (4, 8), (8, 16)])
 def test_late_gradients_of_weights_leave_a_third_of_the_bubble(stages, count):
     idle = bubble("zero-bubble", stages, count, dict.fromkeys(("forward", "backward", "weights"), 1.0))
     assert idle == pytest.approx((stages - 1) / (3 * count), abs=1e-9)
