@@ -13,8 +13,7 @@ pytestmark = pytest.mark.mpi
 
 def right(*arguments):
     environment = {"PYTHONPATH": str(cupy_double.PACKAGE), "CUPY_DOUBLE_DEVICES": str(WORKERS)}
-    done = Ranks()(WORKERS, "-m", "tests.cupy_double.fences", *arguments, environment=environment)
-    assert done.returncode == 0, done.stderr
+    done = Ranks().succeed(WORKERS, "-m", "tests.cupy_double.fences", *arguments, environment=environment)
     return [every for rank in json.loads(done.stdout) for every in rank]
 
 

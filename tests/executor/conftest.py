@@ -38,6 +38,12 @@ class Ranks:
         done.seconds = time.monotonic() - started
         return done
 
+    def succeed(self, count, *arguments, environment=()):
+        """Run it where it has to end well."""
+        done = self(count, *arguments, environment=environment)
+        assert done.returncode == 0, done.stderr
+        return done
+
 
 @pytest.fixture(scope="session")
 def ranks():

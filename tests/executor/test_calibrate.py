@@ -39,8 +39,7 @@ def small(tmp_path, workers, **options):
 def test_a_calibrated_machine_simulates_what_it_saw(ranks, tmp_path, workers):
     plan, path = small(tmp_path, workers)
     output = tmp_path / "here.yaml"
-    done = ranks(workers, *RUN, path, "--only-plans", "--seconds", "0.1", "-o", output)
-    assert done.returncode == 0, done.stderr
+    ranks.succeed(workers, *RUN, path, "--only-plans", "--seconds", "0.1", "-o", output)
     machine = load_topology(output)
     assert len(machine.devices) == workers
     known = machine.devices[0].spec.measured.tasks
@@ -65,8 +64,7 @@ def test_a_calibrated_machine_simulates_what_it_saw(ranks, tmp_path, workers):
 @pytest.mark.mpi
 def test_without_a_plan_probes_stand_for_others(ranks, tmp_path):
     output = tmp_path / "here.yaml"
-    done = ranks(2, *RUN, "--seconds", "0.1", "-o", output)
-    assert done.returncode == 0, done.stderr
+    ranks.succeed(2, *RUN, "--seconds", "0.1", "-o", output)
     operators = {
         call.op
         for text in load_topology(output).devices[0].spec.measured.tasks
@@ -126,8 +124,7 @@ def test_tasks_of_a_run_sum_to_its_step(ranks, tmp_path):
     _, path = small(tmp_path, 2)
     report = tmp_path / "run.json"
     run = ("-c", "import sys; from tensor_partitioner.commands import entry; sys.argv[0] = 'execute'; entry.execute()")
-    done = ranks(2, *run, path, "--tasks", "--json", report)
-    assert done.returncode == 0, done.stderr
+    ranks.succeed(2, *run, path, "--tasks", "--json", report)
     data = json.loads(report.read_text())
     totals = [sum(task["seconds"] for task in data["tasks"] if task["worker"] == worker) for worker in range(2)]
     assert max(totals) == pytest.approx(data["seconds_per_step"])

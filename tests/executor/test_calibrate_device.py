@@ -49,8 +49,7 @@ def test_a_calibrated_gpu_simulates_what_it_saw(ranks, tmp_path, plan_of, how):
     line += ("--backend", backend, "--transport", transport)
     devices = workers if transport == "nccl" else 1
     size = {"CUPY_DOUBLE_MEMORY": str(MEMORY_BYTES[workers]), "CUPY_DOUBLE_DEVICES": str(devices)}
-    done = ranks(workers, *line, "-o", output, environment={**DOUBLE, **size})
-    assert done.returncode == 0, done.stderr
+    ranks.succeed(workers, *line, "-o", output, environment={**DOUBLE, **size})
     machine = load_topology(output)
     spec = machine.devices[0].spec
     assert "strict double" in machine.description
@@ -81,8 +80,7 @@ def test_a_calibrated_gpu_simulates_what_it_saw(ranks, tmp_path, plan_of, how):
 def test_without_a_gpu_pytorch_measures_the_host(ranks, tmp_path, plan_of):
     plan, output = plan_of(1), tmp_path / "here.yaml"
     line = (*RUN, tmp_path / "plan.json", "--only-plans", "--seconds", "0.1", "--backend", "torch", "-o", output)
-    done = ranks(1, *line)
-    assert done.returncode == 0, done.stderr
+    ranks.succeed(1, *line)
     machine = load_topology(output)
     assert machine.devices[0].spec.is_host_rank
     assert simulate(plan, machine).seconds_per_step > 0
@@ -216,8 +214,7 @@ def test_no_probe_is_begun_when_time_is_over(ranks, tmp_path, plan_of):
     plan, output = plan_of(1), tmp_path / "here.yaml"
     size = {"CUPY_DOUBLE_MEMORY": str(MEMORY_BYTES[1])}
     line = (*RUN, tmp_path / "plan.json", "--seconds", "0.1", "--backend", "cupy", "-o", output)
-    done = ranks(1, *line, environment={**DOUBLE, **size})
-    assert done.returncode == 0, done.stderr
+    ranks.succeed(1, *line, environment={**DOUBLE, **size})
     known = load_topology(output).devices[0].spec.measured.tasks
     (worker,) = lower(plan).workers
     of_plan = {spelled_compute(worker, task) for task in worker.tasks if isinstance(task, Compute)}

@@ -79,8 +79,7 @@ def test_k_workers_do_what_one_does_and_move_what_is_planned(executed, case, wor
 
 def run_one(ranks, path, *options):
     written = path.with_suffix(".report.json")
-    done = ranks(2, *COMMAND, path, "--json", written, *options)
-    assert done.returncode == 0, done.stderr
+    done = ranks.succeed(2, *COMMAND, path, "--json", written, *options)
     (report,) = read_reports(written)
     return report, done
 
@@ -93,8 +92,7 @@ def test_plans_searched_by_nobody(ranks, tmp_path):
         assert any(PARTIAL in layout for layout in plan.layouts.values())
         paths.append(tmp_path / model)
         plan.save(paths[-1])
-    done = ranks(3, *COMMAND, *paths, "--steps", STEPS, "--check", "--json", written)
-    assert done.returncode == 0, done.stderr
+    ranks.succeed(3, *COMMAND, *paths, "--steps", STEPS, "--check", "--json", written)
     for report in read_reports(written):
         assert report.check.passed
         assert report.bytes == report.planned_bytes
@@ -110,8 +108,7 @@ def test_rounding_is_no_failure(ranks, tmp_path):
     paths, written = [tmp_path / optimizer for optimizer in ("adam", "rmsprop", "adagrad")], tmp_path / "reports.json"
     for path in paths:
         zero_but_for_rounding(path.name).save(path)
-    done = ranks(2, *COMMAND, *paths, "--check", "--json", written)
-    assert done.returncode == 0, done.stderr
+    ranks.succeed(2, *COMMAND, *paths, "--check", "--json", written)
     assert [(report.check.passed, report.check.failed) for report in read_reports(written)] == [(True, 0)] * 3
 
 

@@ -40,8 +40,7 @@ ABSENT = ("search", "models", "planning", "explanations", "pytorch")
 def test_a_rank_loads_nothing_that_plans_or_verifies(ranks, tmp_path):
     path = tmp_path / "plan.json"
     planner.plan(planner.model("mlp-2-64", batch=8), workers=1).save(path)
-    done = ranks(1, "-c", RUN, path, "--steps", "2", "--check", "--backend", "numpy")
-    assert done.returncode == 0, done.stderr
+    ranks.succeed(1, "-c", RUN, path, "--steps", "2", "--check", "--backend", "numpy")
     modules = path.with_suffix(".modules").read_text().split()
     assert "executor.worker" in modules
     rooms = (*(f"planner.{room}" for room in ABSENT), "operator_verification", "simulator", "scipy", "sklearn", "torch")

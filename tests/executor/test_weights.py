@@ -174,8 +174,7 @@ def test_every_rank_writes_its_part(ranks, tmp_path):
     plan.save(tmp_path / "plan.json")
     save_file(HELD, tmp_path / "in.safetensors")
     arguments = ("--weights", tmp_path / "in.safetensors", "--save-weights", tmp_path / "out.safetensors")
-    done = ranks(4, "-m", "tensor_partitioner", "execute", tmp_path / "plan.json", "--backend", "numpy", *arguments)
-    assert done.returncode == 0, done.stderr
+    ranks.succeed(4, "-m", "tensor_partitioner", "execute", tmp_path / "plan.json", "--backend", "numpy", *arguments)
     single_worker(plan).save(tmp_path / "single.json")
     assert run(tmp_path / "single.json", *arguments[:2], "--save-weights", tmp_path / "alone.safetensors") == 0
     loaded, expected = load_file(tmp_path / "out.safetensors"), load_file(tmp_path / "alone.safetensors")
