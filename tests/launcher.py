@@ -3,6 +3,7 @@
 import os
 import shutil
 import sys
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -62,3 +63,11 @@ def exit_status(command, *arguments, **more):
     with pytest.raises(SystemExit) as ended:
         command(*arguments, **more)
     return ended.value.code
+
+
+@contextmanager
+def in_one_line(kind, match):
+    """Within, an error is raised whose message matches and is of one line."""
+    with pytest.raises(kind, match=match) as caught:
+        yield caught
+    assert "\n" not in str(caught.value)

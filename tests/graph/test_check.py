@@ -8,6 +8,7 @@ from planner.graph import Graph, Init
 from planner.graph.infer import check
 from planner.graph.ir import Node, Tensor
 from planner.models import build
+from tests.launcher import in_one_line
 
 
 @pytest.fixture(scope="module")
@@ -190,9 +191,8 @@ DAMAGES = {
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_what_is_wrong_is_named(graph, damage):
     change, message = DAMAGES[damage]
-    with pytest.raises(GraphError, match=re.escape(message)) as caught:
+    with in_one_line(GraphError, re.escape(message)):
         check(change(graph))
-    assert "\n" not in str(caught.value)
 
 
 def test_a_sound_graph_passes(graph):

@@ -10,6 +10,7 @@ import pytest
 
 from executor import backend
 from executor.backend import BackendError, advice, array_module, asnumpy, require_dtypes, synchronize
+from tests.launcher import in_one_line
 
 PYPROJECT = Path(__file__).resolve().parents[2] / "pyproject.toml"
 
@@ -25,9 +26,8 @@ def test_auto_is_numpy_without_cupy(monkeypatch):
 
 def test_cupy_that_is_not_installed_is_an_error_that_names_the_remedy(monkeypatch):
     monkeypatch.setattr(backend, "find_spec", lambda name: None)
-    with pytest.raises(BackendError, match=r"CuPy is not installed: pip install .*cuda12.*--backend numpy") as caught:
+    with in_one_line(BackendError, r"CuPy is not installed: pip install .*cuda12.*--backend numpy"):
         array_module("cupy")
-    assert "\n" not in str(caught.value)
 
 
 class NoBfloat16:

@@ -10,6 +10,7 @@ from planner.errors import GraphError, PlanError
 from planner.planning import OPTIONS
 from planner.search import SearchOptions
 from tensor_partitioner.commands.plan import main as plan_command
+from tests.launcher import in_one_line
 from topologies import TopologyError
 
 
@@ -41,9 +42,8 @@ def graph():
     ],
 )
 def test_bad_options_are_one_line(graph, options, said):
-    with pytest.raises((PlanError, TopologyError), match=said) as caught:
+    with in_one_line((PlanError, TopologyError), said):
         planner.plan(graph, **options)
-    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("given", ["mlp-2-16", None, 5])
