@@ -11,23 +11,9 @@ import pytest
 
 from planner.models import build
 from planner.search import SearchOptions, search
-from tests.launcher import mpirun
+from tests.launcher import mpirun, ranks_of
 
 BIN = Path(sys.executable).parent
-
-
-def ranks_of(plan):
-    """The processes that run `execute` on this plan, the launcher and its proxy aside."""
-    pids = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                words = (entry / "cmdline").read_bytes().split(b"\0")
-            except OSError:
-                continue  # it has ended meanwhile
-            if str(plan).encode() in words and b"python" in Path(words[0].decode()).name.encode():
-                pids.append(int(entry.name))
-    return sorted(pids)
 
 
 @pytest.mark.mpi

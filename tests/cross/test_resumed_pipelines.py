@@ -10,8 +10,8 @@ import pytest
 
 import planner
 from executor.checkpoint import checkpoints
-from tests.cross.test_killed import BIN, ranks_of
-from tests.launcher import mpirun
+from tests.cross.test_killed import BIN
+from tests.launcher import mpirun, ranks_of
 
 STEPS = 400
 

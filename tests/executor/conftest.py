@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests import cupy_double
+from tests.cross.cases import Case
 from tests.launcher import LEAVE, mpirun
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -48,3 +49,11 @@ class Ranks:
 @pytest.fixture(scope="session")
 def ranks():
     return Ranks()
+
+
+@pytest.fixture(scope="session")
+def plan(tmp_path_factory):
+    """The file of a plan of two ranks."""
+    path = tmp_path_factory.mktemp("plan") / "plan.json"
+    Case("mlp", (2,), "recursive", "S").plan().save(path)
+    return path

@@ -160,23 +160,21 @@ if MPI.COMM_WORLD.rank == 1:
 """
 
 
-def test_transports_are_chosen_and_told(ranks, tmp_path):
-    path, refused = tmp_path / "plan.json", tmp_path / "refused.py"
-    Case("mlp", (2,), "recursive", "S").plan().save(path)
+def test_transports_are_chosen_and_told(ranks, plan, tmp_path):
+    refused = tmp_path / "refused.py"
     refused.write_text(NOT_PERMITTED)
     runs = {(): "shared", ("--transport", "p2p"): "p2p", ("--operators", refused): "p2p"}
-    reports = {options: run_one(ranks, path, *options)[0] for options in runs}
+    reports = {options: run_one(ranks, plan, *options)[0] for options in runs}
     assert {options: report.settings["transport"] for options, report in reports.items()} == runs
     assert len({(report.losses, report.bytes, report.arena_bytes) for report in reports.values()}) == 1
-    done = ranks(2, *COMMAND, path, "--transport", "shared", "--operators", refused)
+    done = ranks(2, *COMMAND, plan, "--transport", "shared", "--operators", refused)
     assert done.returncode == 2
     assert re.search("transport 'shared': .*Operation not permitted: use --transport p2p", one_error(done))
 
 
-def test_trace_has_every_task_of_the_last_step(ranks, tmp_path):
-    path, traced = tmp_path / "plan.json", tmp_path / "trace.json"
-    Case("mlp", (2,), "recursive", "S").plan().save(path)
-    report, _ = run_one(ranks, path, "--steps", "2", "--trace", traced, "--memory")
+def test_trace_has_every_task_of_the_last_step(ranks, plan, tmp_path):
+    traced = tmp_path / "trace.json"
+    report, _ = run_one(ranks, plan, "--steps", "2", "--trace", traced, "--memory")
     entries = json.loads(traced.read_text())["traceEvents"]
     events = [event for event in entries if event["ph"] == "X"]
     lanes = {(entry["pid"], entry["tid"]): entry["args"]["name"] for entry in entries if entry["name"] == "thread_name"}
@@ -214,20 +212,17 @@ def one_error(done):
         (2, ("--json", "nowhere/at/all.json"), "nowhere/at/all.json: No such file"),
     ],
 )
-def test_bad_input_is_one_line(ranks, tmp_path, count, options, says):
-    path = tmp_path / "plan.json"
-    Case("mlp", (2,), "recursive", "S").plan().save(path)
-    done = ranks(count, *COMMAND, path, *options)
+def test_bad_input_is_one_line(ranks, plan, count, options, says):
+    done = ranks(count, *COMMAND, plan, *options)
     assert done.returncode == 2
     assert re.search(says, one_error(done))
     assert done.stdout == ""
 
 
-def test_a_bad_plan_among_good_ones_runs_nothing(ranks, tmp_path):
-    good, bad = tmp_path / "good.json", tmp_path / "bad.json"
-    Case("mlp", (2,), "recursive", "S").plan().save(good)
+def test_a_bad_plan_among_good_ones_runs_nothing(ranks, plan, tmp_path):
+    bad = tmp_path / "bad.json"
     bad.write_text("{}")
-    done = ranks(2, *COMMAND, good, bad)
+    done = ranks(2, *COMMAND, plan, bad)
     assert done.returncode == 2
     assert "bad.json" in one_error(done)
     assert done.stdout == ""

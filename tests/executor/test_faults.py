@@ -30,13 +30,6 @@ ENDLESS = ("--steps", "10000000")
 ENOUGH_S = 60
 
 
-@pytest.fixture(scope="module")
-def plan(tmp_path_factory):
-    path = tmp_path_factory.mktemp("plan") / "plan.json"
-    Case("mlp", (2,), "recursive", "S").plan().save(path)
-    return path
-
-
 @pytest.fixture(params=IMPLEMENTATIONS)
 def mpi(request):
     return IMPLEMENTATIONS[request.param]()

@@ -9,14 +9,12 @@ import socket
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 
 from executor.process.heartbeats import Heartbeats, Meeting
-from tests.cross.cases import Case
 from tests.executor.test_faults import EXECUTE, ROOT, errors, one_line, run, signalled
-from tests.launcher import mpich
+from tests.launcher import mpich, ranks_of
 
 pytestmark = pytest.mark.mpi
 ENDLESS = ("--steps", "10000000", "--heartbeat", "3")
@@ -24,13 +22,6 @@ SILENT = "no heartbeat for 3 s: stopped, or its host or the link to it is down"
 HOST = os.uname().nodename
 ENOUGH_S = 60
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "executor")
-
-
-@pytest.fixture(scope="module")
-def plan(tmp_path_factory):
-    path = tmp_path_factory.mktemp("plan") / "plan.json"
-    Case("mlp", (2,), "recursive", "S").plan().save(path)
-    return path
 
 
 @pytest.mark.parametrize(
@@ -66,20 +57,8 @@ os.kill(os.getpid(), signal.SIGSTOP)
 def processes_of(plan):
     """The processes of a job, launchers aside; soon after its end there are none."""
     deadline = time.monotonic() + ENOUGH_S
-    while time.monotonic() < deadline and (pids := _processes_of(plan)):
+    while time.monotonic() < deadline and (pids := ranks_of(plan)):
         time.sleep(0.1)
-    return pids
-
-
-def _processes_of(plan):
-    pids = []
-    for entry in Path("/proc").glob("[0-9]*"):
-        try:
-            words = (entry / "cmdline").read_bytes().split(b"\0")
-        except OSError:
-            continue  # it has ended meanwhile
-        if str(plan).encode() in words and b"python" in words[0]:
-            pids.append(int(entry.name))
     return pids
 
 
