@@ -18,8 +18,13 @@ def worker(written, xp=np):
     return Worker(written, arena, lambda memory: here.transport("p2p").transport(memory, here.comm, here.crowded))
 
 
-def set_to(runner, number, values):
-    runner.memory.views[number][...] = runner.memory.xp.asarray(values)
+def ran(written, xp, *given):
+    """A worker after one iteration, before which its first buffers were set to what is given."""
+    runner = worker(written, xp)
+    for number, values in enumerate(given):
+        runner.memory.views[number][...] = xp.asarray(values)
+    runner.run()
+    return runner
 
 
 def get(runner, number):
@@ -53,10 +58,7 @@ def test_a_buffer_outside_the_arena():
 
 def test_a_kernel_works_on_slices_and_leaves_the_rest(xp):
     task = compute("scale", [(0, (slice(1, 3),))], [(1, (slice(0, 2),))], {"factor": 10})
-    runner = worker(program([task], ("x", (4,), *VECTOR), ("y", (4,), *VECTOR)), xp)
-    set_to(runner, 0, [1, 2, 3, 4])
-    set_to(runner, 1, [-1, -1, -1, -1])
-    runner.run()
+    runner = ran(program([task], ("x", (4,), *VECTOR), ("y", (4,), *VECTOR)), xp, [1, 2, 3, 4], [-1, -1, -1, -1])
     assert get(runner, 1).tolist() == [20, 30, -1, -1]
 
 
@@ -66,9 +68,7 @@ def test_a_kernel_works_on_slices_and_leaves_the_rest(xp):
 def test_calls_of_one_node_combine(xp, reducer, result):
     calls = [([(0, (slice(0, 2),))], [(1, ALL)], None), ([(0, (slice(2, 4),))], [(1, ALL)], reducer)]
     task = compute_all(("scale", calls, {"factor": -1}))
-    runner = worker(program([task], ("x", (4,), *VECTOR), ("y", (2,), *VECTOR)), xp)
-    set_to(runner, 0, [5, -2, 2, -10])
-    runner.run()
+    runner = ran(program([task], ("x", (4,), *VECTOR), ("y", (2,), *VECTOR)), xp, [5, -2, 2, -10])
     assert get(runner, 1).tolist() == result
     assert runner.outside_arena == {"partial results of one kernel call before they are combined": 64}
 
@@ -79,17 +79,13 @@ def test_a_chain_works_in_place(xp):
         ("relu", [([(1, ALL)], [(1, ALL)], None)], {}),
         ("add", [([(1, ALL), (0, ALL)], [(1, ALL)], None)], {}),
     )
-    runner = worker(program([chain], ("x", (3,), *VECTOR), ("y", (3,), *VECTOR)), xp)
-    set_to(runner, 0, [1, -2, 3])
-    runner.run()
+    runner = ran(program([chain], ("x", (3,), *VECTOR), ("y", (3,), *VECTOR)), xp, [1, -2, 3])
     assert get(runner, 1).tolist() == [1, 0, 3]
     assert runner.outside_arena == {}
 
 
 def test_scalars_are_written_through(xp):
-    runner = worker(program([compute("increment", [(0, ())], [(0, ())])], ("t", (), *VECTOR)), xp)
-    set_to(runner, 0, 41)
-    runner.run()
+    runner = ran(program([compute("increment", [(0, ())], [(0, ())])], ("t", (), *VECTOR)), xp, 41)
     runner.run()
     assert get(runner, 0) == 43
 
@@ -98,11 +94,8 @@ def test_a_fetch_copies_local_pieces_at_its_wait(xp):
     local = (LocalCopy(0, (piece(slice(0, 2), slice(1, 3)),)), LocalCopy(1, (piece(slice(1, 2), slice(0, 1)),)))
     late = compute("scale", [(0, ALL)], [(0, ALL)], {"factor": 2})
     tasks = [Send(0, 0, None, ()), Receive(0, 2, None, (), local), late, Wait(0)]
-    runner = worker(program(tasks, ("a", (2,), *VECTOR), ("b", (2,), *VECTOR), ("c", (4,), *VECTOR)), xp)
-    set_to(runner, 0, [1, 2])
-    set_to(runner, 1, [8, 9])
-    set_to(runner, 2, [-1, -1, -1, -1])
-    runner.run()
+    written = program(tasks, ("a", (2,), *VECTOR), ("b", (2,), *VECTOR), ("c", (4,), *VECTOR))
+    runner = ran(written, xp, [1, 2], [8, 9], [-1, -1, -1, -1])
     assert get(runner, 2).tolist() == [9, 2, 4, -1]
 
 
@@ -113,10 +106,7 @@ IDENTITIES = [("Sum", 0, 0), ("Prod", 1, 1), ("Max", -np.inf, np.iinfo("int32").
 def test_a_reduce_starts_from_the_identity(xp, reducer, of_floats, of_integers):
     for dtype, identity in (("float32", of_floats), ("int32", of_integers)):
         tasks = [Receive(0, 1, None, (), (LocalCopy(0, (piece(slice(0, 1), slice(0, 1)),)),), reducer), Wait(0)]
-        runner = worker(program(tasks, ("a", (1,), dtype, "partial"), ("b", (2,), dtype, "reduce")), xp)
-        set_to(runner, 0, [5])
-        set_to(runner, 1, [77, 77])
-        runner.run()
+        runner = ran(program(tasks, ("a", (1,), dtype, "partial"), ("b", (2,), dtype, "reduce")), xp, [5], [77, 77])
         assert get(runner, 1).tolist() == [5, identity]
 
 
