@@ -4,7 +4,6 @@ import random
 from itertools import pairwise
 
 import pytest
-from hypothesis import assume, given, settings, strategies as st
 from msgspec.structs import replace
 
 from planner.errors import PlanError
@@ -15,8 +14,6 @@ from planner.models import build
 from planner.plans.check import check_plan
 from planner.plans.plan import Plan
 from planner.search import SEARCHERS, SearchOptions, Ties, search, space_of
-from tests.search.brute import least_bytes
-from tests.search.samples import TOO_MANY_PLANS, training_graphs
 
 PLACEMENTS = ("S", "S,R")
 TINY = {
@@ -39,22 +36,6 @@ def chain(batch, widths):
         x = b.apply("mm", x, b.weight(f"w{layer}", shape, Init("uniform", 1.0)), name=f"fc{layer}")
     loss = b.apply("sum", x, name="loss", dims=(0, 1))
     return training_graph(b, {"loss": loss}, Optimizer("sgd"))
-
-
-@given(training_graphs(), st.sampled_from([(2,), (2, 2), (3,), (4, 2)]), st.sampled_from(PLACEMENTS))
-@settings(max_examples=60, deadline=None, suppress_health_check=TOO_MANY_PLANS)
-def test_joint_is_the_best_of_all(graph, ways, placements):
-    space = space_of(graph, SearchOptions(ways, placements=placements))
-    least = least_bytes(space)
-    assume(least is not None)
-    outcomes = {
-        name: SEARCHERS[name].search(space, SearchOptions(ways).limits)
-        for name in SEARCHERS
-        if placements in SEARCHERS[name].placements
-    }
-    assert outcomes["joint"].cost == outcomes["joint"].lower_bound == least
-    for outcome in outcomes.values():
-        assert least <= outcome.cost == space.cost(outcome.choice)
 
 
 @pytest.mark.parametrize("placements", PLACEMENTS)
