@@ -1,7 +1,5 @@
 """The alternatives: what each may choose, worked examples, published figures, enumeration within the restriction."""
 
-from itertools import pairwise
-
 import pytest
 from msgspec.structs import replace
 
@@ -12,6 +10,7 @@ from planner.layout import EVERYWHERE, REPLICATE, Shard, Ways, eligible
 from planner.models import build
 from planner.plans.check import check_plan
 from planner.search import SEARCHERS, Limits, SearchOptions, search, space_of
+from tests.search.test_search import chain
 from tests.tdl.reshaping import reshape_attributes
 
 MODELS = {
@@ -23,16 +22,6 @@ MODELS = {
 WAYS = (Ways((2,)), Ways((2, 2)), Ways((3, 2)))
 LOSS = 4 * 2 * 15
 """A scalar loss, reduced by one worker and fetched by the 15 others."""
-
-
-def chain(batch, widths):
-    """Fully connected layers of these widths without anything between, and SGD."""
-    b = GraphBuilder()
-    x = b.input("x", (batch, widths[0]))
-    for layer, shape in enumerate(pairwise(widths)):
-        x = b.apply("mm", x, b.weight(f"w{layer}", shape, Init("uniform", 1.0)), name=f"fc{layer}")
-    loss = b.apply("sum", x, name="loss", dims=(0, 1))
-    return training_graph(b, {"loss": loss}, Optimizer("sgd"))
 
 
 def model(name):
