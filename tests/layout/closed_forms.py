@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
+import numpy as np
+
 Factors = Sequence[Fraction]
 
 
@@ -119,3 +121,12 @@ def _whole(volume: Fraction | int) -> int:
     if Fraction(volume).denominator != 1:
         raise ValueError(f"the extents do not divide: {volume} elements")
     return int(volume)
+
+
+def by_level(matrix, ways):
+    """Sum a matrix by the first step at which two workers' digits differ."""
+    totals = [0] * len(ways)
+    for u, w in np.argwhere(matrix):
+        first = next(i for i, (a, b) in enumerate(zip(ways.digits(u), ways.digits(w), strict=True)) if a != b)
+        totals[first] += int(matrix[u, w])
+    return totals

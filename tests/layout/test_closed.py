@@ -8,7 +8,7 @@ from hypothesis import given, settings, strategies as st
 from planner.layout import REPLICATE, Exchange, Production, Shard, fetch, owned_by_all, store
 from planner.layout.region import elements, first_eligible, subtract_all
 from planner.layout.ways import Ways
-from tests.layout.closed_forms import FetchStep, StoreStep, fetched, fetched_across, moved, moved_across
+from tests.layout.closed_forms import FetchStep, StoreStep, by_level, fetched, fetched_across, moved, moved_across
 
 WAYS = st.sampled_from([(2,), (3,), (2, 2), (3, 2), (4, 2), (2, 2, 2), (5,), (2, 3, 2)]).map(Ways)
 
@@ -19,15 +19,6 @@ def placements(draw, shape, ways, replicate=True):
         fits = [Shard(d) for d, n in enumerate(shape) if n >= ways.prefix(step + 1).workers]
         options.append([*fits, REPLICATE] if replicate or not fits else fits)
     return tuple(draw(st.sampled_from(option)) for option in options)
-
-
-def by_level(matrix, ways):
-    """Sum a matrix by the first step at which two workers' digits differ."""
-    totals = [0] * len(ways)
-    for u, w in np.argwhere(matrix):
-        first = next(i for i, (a, b) in enumerate(zip(ways.digits(u), ways.digits(w), strict=True)) if a != b)
-        totals[first] += int(matrix[u, w])
-    return tuple(totals)
 
 
 def element_mask(region, shape):
@@ -54,7 +45,7 @@ def test_fetch_closed_form(case):
     ]
     matrix = fetch(shape, layout, owned_by_all(shape, need, ways), ways).moved()
     assert fetched(math.prod(shape), steps) == matrix.sum()
-    assert fetched_across(math.prod(shape), steps) == by_level(matrix, ways)
+    assert fetched_across(math.prod(shape), steps) == tuple(by_level(matrix, ways))
 
 
 @given(fetches(divide=False))
@@ -120,7 +111,7 @@ def test_store_closed_form(case):
     hops = store(production_of(ways, shape, computed, kinds), layout, ways)
     total = sum((hop.moved() for hop in hops), np.zeros((math.prod(ways),) * 2, dtype=np.int64))
     assert moved(math.prod(shape), steps) == total.sum()
-    assert moved_across(math.prod(shape), steps) == by_level(total, ways)
+    assert moved_across(math.prod(shape), steps) == tuple(by_level(total, ways))
 
 
 @given(stores(divide=False))

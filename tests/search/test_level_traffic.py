@@ -13,6 +13,7 @@ from planner.layout.region import subtract_all
 from planner.search.costs.cost import FetchCost, StoreCost
 from planner.search.costs.domains import layouts_domain, strategies_domain
 from planner.search.costs.volumes import operand_need
+from tests.layout.closed_forms import by_level
 from tests.search.samples import (
     AXES_WAYS,
     EVEN_WAYS,
@@ -25,14 +26,6 @@ from tests.search.samples import (
     some_strategies,
     squares,
 )
-
-
-def by_level(matrix, ways):
-    totals = [0] * len(ways)
-    for u, w in np.argwhere(matrix):
-        first = next(i for i, (a, b) in enumerate(zip(ways.digits(u), ways.digits(w), strict=True)) if a != b)
-        totals[first] += int(matrix[u, w])
-    return totals
 
 
 def fetches(shape, needs, layout, ways):

@@ -19,9 +19,9 @@ from planner.program.lower import lower
 from planner.search import SEARCHERS, SearchOptions, search, space_of
 from planner.search.objectives.timing import workers_of_machine
 from simulator.interpreter import Switches, interpret
+from tests.layout.closed_forms import by_level
 from tests.search.brute import least_bytes
 from tests.search.samples import TOO_MANY_PLANS, training_graphs
-from tests.search.test_level_traffic import by_level
 from topologies import Kernel, TopologyError, full_text, load_topology, parse_topology
 
 MODELS = {

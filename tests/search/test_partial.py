@@ -28,8 +28,7 @@ from planner.layout import (
 )
 from planner.models import build
 from planner.plans.check import check_plan, check_search
-from planner.plans.plan import Plan, single_worker
-from planner.program.lower import lower
+from planner.plans.plan import Plan
 from planner.search import SEARCHERS, Limits, SearchOptions, Ties, search, space_of
 from planner.search.coarse.coarsen import TensorVariable
 from planner.search.costs.cost import FetchCost, StoreCost
@@ -42,7 +41,8 @@ from planner.search.costs.domains import (
 )
 from planner.search.costs.volumes import operand_need
 from planner.search.partial_sums import INFEASIBLE, PartialSums, linear_sets, penalty_above_cost
-from tests.cross.loopback import Loopback
+from tests.cross.loopback import trains_as_one_worker
+from tests.layout.closed_forms import by_level
 from tests.search.brute import least_bytes
 from tests.search.samples import (
     TOO_MANY_PLANS,
@@ -98,16 +98,6 @@ def carries_well(strategy, operands, layout):
     )
 
 
-def levels(matrices, ways):
-    """Elements by the first step in which sender and receiver differ."""
-    totals = np.zeros(len(ways), dtype=np.int64)
-    for matrix in matrices:
-        for u, w in np.argwhere(matrix):
-            pairs = zip(ways.digits(u), ways.digits(w), strict=True)
-            totals[next(i for i, (a, b) in enumerate(pairs) if a != b)] += matrix[u, w]
-    return totals.tolist()
-
-
 def crossed(cost, strategies, layouts):
     traffic = cost.level_traffic(strategies, layouts)
     return traffic.table_over_strategies(traffic.table_by_level())
@@ -132,7 +122,7 @@ def test_fetch_of_a_partial_tensor(data):
             if feasible:
                 moved = fetch(shape, layout, need, ways, terms_of(strategy)).moved()
                 assert table[s, at] == moved.sum()
-                assert across[:, s, at].tolist() == levels([moved], ways)
+                assert across[:, s, at].tolist() == by_level(moved, ways)
 
 
 @given(st.data())
@@ -166,8 +156,8 @@ def test_readers_share_what_they_fetch_alike(data):
                 had.append(need)
             total = sum(table[(*(states[n] for n in group), at)] for group, table in tables)
             assert total == sum(matrix.sum() for matrix in moved)
-            by_level = sum(table[(slice(None), *(states[n] for n in group), at)] for group, table in across)
-            assert by_level.tolist() == levels(moved, ways)
+            levels = sum(table[(slice(None), *(states[n] for n in group), at)] for group, table in across)
+            assert levels.tolist() == by_level(sum(moved), ways)
 
 
 @given(st.data())
@@ -205,7 +195,7 @@ def check_stores(node, ways, strategies, layouts):
             if feasible:
                 moved = [hop.moved() for hop in store(written, layout, ways)]
                 assert table[s, at] == sum(matrix.sum() for matrix in moved)
-                assert across[:, s, at].tolist() == levels(moved, ways)
+                assert across[:, s, at].tolist() == by_level(sum(moved), ways)
 
 
 def two_products(batch=2, width=8, depth=32):
@@ -233,17 +223,7 @@ def test_two_partial_sums_are_added_and_reduced_once(ways, searcher):
     assert plan.total_bytes == plan.search.bytes[searcher] == anything.total_bytes
     assert PARTIAL in plan.layouts["first"]
     assert TERMS in plan.strategies["total"]
-    trained = {}
-    for version in (plan, single_worker(plan)):
-        program = lower(version)
-        run = Loopback(version, program)
-        for _ in range(2):
-            run.step()
-        np.testing.assert_array_equal(run.moved, 2 * version.bytes)
-        trained[version.workers] = {name: run.gather(name) for name in graph.updates}
-    for name, expected in trained.pop(1).items():
-        values = next(iter(trained.values()))[name]
-        assert np.abs(values - expected).max() <= 1e-10 * np.abs(expected).max()
+    trains_as_one_worker(plan)
 
 
 @given(training_graphs(most_layers=2), st.sampled_from([(2,), (2, 2), (3,)]), st.booleans())
