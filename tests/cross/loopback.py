@@ -151,13 +151,13 @@ def trained(plan, prefetch=1, steps=2):
     return {name: run.gather(name) for name in plan.graph.updates}, run
 
 
-def trains_as_one_worker(plan, prefetch=1):
+def trains_as_one_worker(plan, prefetch=1, alone=None):
     """Check that two steps move the bytes of element masks and leave one worker's values; return their program."""
     np.testing.assert_array_equal(plan.bytes, Recount(plan).count())
     values, run = trained(plan, prefetch)
     np.testing.assert_array_equal(plan.bytes, run.program.bytes)
     np.testing.assert_array_equal(plan.bytes * 2, run.moved)
-    for name, expected in trained(single_worker(plan))[0].items():
+    for name, expected in trained(alone or single_worker(plan))[0].items():
         assert np.abs(values[name] - expected).max() <= 1e-10 * max(np.abs(expected).max(), 1e-300), name
     return run.program
 
