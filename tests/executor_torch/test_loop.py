@@ -57,6 +57,12 @@ def planned(given):
     return planner.plan(imported(given), workers=1)
 
 
+def distributed(**options):
+    """A module as above, and its training."""
+    given = model(**options)
+    return given, distribute(given.module, planned(given), given.optimizer)
+
+
 def eager(given, clip=None):
     given.optimizer.zero_grad()
     loss = given.loss(given.module(*given.inputs), *given.targets)
@@ -133,8 +139,7 @@ def test_clipping_is_of_all_gradients(alone):
     ],
 )
 def test_a_change_that_needs_another_plan(alone, change, message):
-    given = model("sgd")
-    training = distribute(given.module, planned(given), given.optimizer)
+    given, training = distributed(kind="sgd")
     given.optimizer.param_groups[0].update(change)
     with pytest.raises((planner.PlanError, planner.GraphError), match=message):
         training.step(given.inputs, given.targets)
@@ -191,8 +196,7 @@ def test_a_smaller_batch_is_filled_up(alone):
 
 
 def test_autocast_around_a_step_would_cast_nothing(alone):
-    given = model()
-    training = distribute(given.module, planned(given), given.optimizer)
+    given, training = distributed()
     with (
         torch.autocast("cpu"),
         pytest.raises(planner.PlanError, match=r"casts are planned; use autocast in the module's"),
@@ -201,8 +205,7 @@ def test_autocast_around_a_step_would_cast_nothing(alone):
 
 
 def test_evaluation_drops_and_updates_nothing(alone):
-    given = model(dropout=0.5)
-    training = distribute(given.module, planned(given), given.optimizer)
+    given, training = distributed(dropout=0.5)
     first = training.step(given.inputs, given.targets)
     given.module.load_state_dict(training.state_dict())
     given.module.eval()
@@ -215,8 +218,7 @@ def test_evaluation_drops_and_updates_nothing(alone):
 def test_checkpoints_go_on_to_the_same_bits(alone, tmp_path):
     losses = []
     for begin, end in ((0, 6), (4, 8), (8, 9)):
-        given = model(dropout=0.5)
-        training = distribute(given.module, planned(given), given.optimizer)
+        given, training = distributed(dropout=0.5)
         cycle = schedule(given.optimizer)
         assert training.resume(tmp_path / "run", schedule=cycle) == training.steps == begin
         for step in range(begin, end):
@@ -229,8 +231,7 @@ def test_checkpoints_go_on_to_the_same_bits(alone, tmp_path):
 
 
 def test_a_checkpoint_that_is_not_complete_is_passed_over(alone, tmp_path):
-    given = model()
-    training = distribute(given.module, planned(given), given.optimizer)
+    given, training = distributed()
     for _ in range(2):
         training.step(given.inputs, given.targets)
         training.save(tmp_path).result()
@@ -262,8 +263,7 @@ def touched(tmp_path):
     "index", [Runs, lambda path: torch.load, lambda path: print], ids=["shell", "torch", "builtin"]
 )
 def test_nothing_runs_that_an_index_names(alone, tmp_path, touched, index):
-    given = model()
-    training = distribute(given.module, planned(given), given.optimizer)
+    _, training = distributed()
     training.save(tmp_path).result()
     (metadata,) = tmp_path.glob("step-*/.metadata")
     metadata.write_bytes(pickle.dumps(index(touched)))
@@ -286,8 +286,7 @@ class Others:
 
 
 def test_nothing_runs_that_a_value_names(alone, tmp_path, touched):
-    given = model()
-    training = distribute(given.module, planned(given), given.optimizer)
+    _, training = distributed()
     training.save(tmp_path, others=Others(Runs(touched))).result()
     with pytest.raises((CheckpointException, pickle.UnpicklingError), match="Weights only load failed"):
         training.resume(tmp_path, others=Others(None))
@@ -295,8 +294,7 @@ def test_nothing_runs_that_a_value_names(alone, tmp_path, touched):
 
 
 def test_no_checkpoint_is_written_of_what_is_not_finite(alone, tmp_path):
-    given = model()
-    training = distribute(given.module, planned(given), given.optimizer)
+    given, training = distributed()
     training.save(tmp_path).result()
     training.step(given.inputs[0] * float("inf"), given.targets)
     with pytest.raises(JobError, match=r"step 1: \S+ is not finite: no checkpoint is written"):
@@ -490,8 +488,7 @@ class Weighed(nn.Module):
 
 
 def test_what_was_not_planned_is_refused_and_not_left_unread(alone):
-    given = model()
-    training = distribute(given.module, planned(given), given.optimizer)
+    given, training = distributed()
     with pytest.raises(
         InputError,
         match=r"expected the 2 inputs and targets .* \(input, target\), found 3, among them input1: ",
