@@ -8,11 +8,11 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import torch.nn.functional as F  # noqa: E402, N812
-from torch import nn  # noqa: E402
 
 from planner.graph import Optimizer  # noqa: E402
 from planner.pytorch import from_torch  # noqa: E402
 from tests.pytorch.eager import RATE, eager_steps, imported_steps  # noqa: E402
+from tests.pytorch.test_other_gradients import Applied  # noqa: E402
 
 NUMBERS = [-7.0, -3.0, -1.0, 0.0, 0.25, 0.5, 1.0, 3.0, 6.0, 7.0, 0.75, -0.5]
 FUNCTIONS = {
@@ -79,15 +79,11 @@ CHOOSING = (
 )  # fmt: skip
 
 
-class Weighed(nn.Module):
+class Weighed(Applied):
     """A function's elements times weights, which are the gradients that arrive."""
 
-    def __init__(self, function, numbers):
-        super().__init__()
-        self.function, self.x = function, nn.Parameter(torch.tensor(numbers, dtype=torch.float64))
-
     def forward(self, weights):
-        return (self.function(self.x) * weights).sum() + self.x[0]
+        return super().forward(weights) + self.x[0]
 
 
 def stepped(function, numbers, weights):
