@@ -23,7 +23,7 @@ from planner.errors import InputError
 from planner.failures import JobError
 from planner.pytorch import graph_of
 from planner.pytorch.user_model import UserModel, imported, optimizer_of
-from tests.executor_torch.test_torchrun import run
+from tests.executor_torch.test_torchrun import run, succeeding
 from tests.pages import blocks_of
 from tests.pytorch.test_sixteen_bits import ROUNDING, Autocast, case, in_single
 
@@ -371,8 +371,7 @@ def test_16_bits_on_two_ranks(tmp_path, kind, parts):
     plan, expected = planner.plan(in_parts(in_16_bits(kind), parts), workers=2), in_16_bits(kind)
     plan.save(tmp_path / "plan.json")
     (tmp_path / "sixteen.py").write_text(SIXTEEN)
-    done = run(2, "sixteen", kind, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+    done = succeeding(2, "sixteen", kind, cwd=tmp_path)
     losses, sent = json.loads(done.stdout)
     assert losses == pytest.approx([accumulated(expected, parts) for _ in range(3)], rel=ROUNDING)
     assert sent == 3 * plan.total_bytes > 0
@@ -407,8 +406,7 @@ def test_the_loop_in_the_documents_goes_on_where_a_rank_is_killed(tmp_path, monk
         (tmp_path / "killed.py").write_text(KILLER + script)
         monkeypatch.setenv("KILLS", str(kills))
         monkeypatch.setenv("SEED", str(random.randrange(1 << 30)))
-        done = run(2, "killed", cwd=tmp_path, restarts=kills)
-        assert done.returncode == 0, done.stderr
+        done = succeeding(2, "killed", cwd=tmp_path, restarts=kills)
         assert (tmp_path / "killed").exists() == bool(kills)
         curves.append({tuple(line.split()) for line in done.stdout.splitlines()})
     assert len(curves[0]) == 64

@@ -54,6 +54,13 @@ def run(ranks, *command, cwd=ROOT, restarts=0, kind=("-m",), packages=(), enviro
     )
 
 
+def succeeding(*command, **how):
+    """Run it where it has to end well."""
+    done = run(*command, **how)
+    assert done.returncode == 0, done.stderr
+    return done
+
+
 def own_lines(done):
     """What the ranks say; the rest is torchrun's."""
     return [line for line in done.stderr.splitlines() if line.startswith(("error:", "warning:"))]
@@ -62,8 +69,7 @@ def own_lines(done):
 @pytest.mark.parametrize("ranks", SAMPLE)
 def test_modules_train_as_by_themselves(ranks, tmp_path):
     paths = [path for name in SAMPLE[ranks] for path in plans(name, ranks, tmp_path)]
-    done = run(ranks, "tests.executor_torch.equality", *paths)
-    assert done.returncode == 0, done.stderr
+    done = succeeding(ranks, "tests.executor_torch.equality", *paths)
     outcomes = json.loads(done.stdout)
     assert len(outcomes) == len(paths) == 2 * len(SAMPLE[ranks])
     for outcome in outcomes:
@@ -78,8 +84,7 @@ def test_modules_train_as_by_themselves(ranks, tmp_path):
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_stages_train_as_by_themselves(ranks, tmp_path):
     paths = [stages(name, ranks, tmp_path) for name in ("mlp", "gpt")]
-    done = run(ranks, "tests.executor_torch.equality", *paths)
-    assert done.returncode == 0, done.stderr
+    done = succeeding(ranks, "tests.executor_torch.equality", *paths)
     for outcome in json.loads(done.stdout):
         assert outcome["sent"] == [outcome["planned"]] * STEPS, outcome["plan"]
         assert (outcome["losses"] < 1e-12, outcome["state"] < 1e-10, outcome["missing"]) == (True, True, [])
@@ -92,8 +97,7 @@ def test_stages_train_as_by_themselves(ranks, tmp_path):
 )
 def test_micro_batches_train_as_the_whole_batch(parallel, tmp_path):
     paths = [cut(name, parallel, tmp_path) for name in ("mlp", "gpt")]
-    done = run(Parallel.read(parallel).workers, "tests.executor_torch.equality", *paths)
-    assert done.returncode == 0, done.stderr
+    done = succeeding(Parallel.read(parallel).workers, "tests.executor_torch.equality", *paths)
     for outcome in json.loads(done.stdout):
         assert outcome["sent"] == [outcome["planned"]] * STEPS
         assert (outcome["losses"] < 1e-12, outcome["state"] < 1e-10, outcome["missing"]) == (True, True, [])
@@ -101,8 +105,9 @@ def test_micro_batches_train_as_the_whole_batch(parallel, tmp_path):
 
 @pytest.mark.parametrize("parallel", ["dp=2,zero=1", "dp=2,zero=3,recompute=full", "tp=2"])
 def test_weights_that_forward_changes_train_by_named_parallelism(parallel, tmp_path):
-    done = run(Parallel.read(parallel).workers, "tests.executor_torch.equality", cut("constrained", parallel, tmp_path))
-    assert done.returncode == 0, done.stderr
+    done = succeeding(
+        Parallel.read(parallel).workers, "tests.executor_torch.equality", cut("constrained", parallel, tmp_path)
+    )
     (outcome,) = json.loads(done.stdout)
     assert outcome["sent"] == [outcome["planned"]] * STEPS
     assert (outcome["losses"] < 1e-12, outcome["state"] < 1e-10, outcome["missing"]) == (True, True, [])
@@ -141,8 +146,7 @@ def test_what_ranks_of_torchrun_are_calibrated_with(plan, tmp_path):
     """Their messages, small ones by sockets and large ones by gloo, kernels of PyTorch, and the plan's tasks."""
     entry = "import sys; from tensor_partitioner.commands import entry; sys.argv[0] = 'calibrate'; entry.calibrate()"
     output, kind = tmp_path / "here.yaml", ("--no-python", sys.executable, "-c", entry)
-    done = run(2, plan, "--only-plans", "--seconds", "0.1", "-o", output, kind=kind)
-    assert done.returncode == 0, done.stderr
+    succeeding(2, plan, "--only-plans", "--seconds", "0.1", "-o", output, kind=kind)
     measured = load_topology(output).devices[0].spec.measured
     assert (measured.ranks, measured.transport) == (2, "gloo")
     assert measured.tasks
@@ -151,8 +155,7 @@ def test_what_ranks_of_torchrun_are_calibrated_with(plan, tmp_path):
 
 
 def test_a_rank_without_a_neighbour_to_measure_messages_with():
-    done = run(3, "tests.executor_torch.measured")
-    assert done.returncode == 0, done.stderr
+    done = succeeding(3, "tests.executor_torch.measured")
     measured = json.loads(done.stdout)
     assert all(seconds > 0 for seconds in measured["messages"].values())
     assert measured["collectives"].keys() == {"all-gather", "reduce-scatter", "all-reduce"}

@@ -9,7 +9,7 @@ pytest.importorskip("torch")
 
 import planner
 from planner.pytorch import graph_of
-from tests.executor_torch.test_torchrun import run
+from tests.executor_torch.test_torchrun import succeeding
 
 TRAINERS = {"transformers": "examples.hugging_face_trainer", "lightning": "examples.lightning_module"}
 
@@ -20,8 +20,7 @@ def test_the_losses_are_those_of_the_trainer_itself(library, tmp_path):
     planner.plan(graph_of(import_module(TRAINERS[library]).make), workers=2).save(tmp_path / "plan.json")
     losses = []
     for plan in (tmp_path / "plan.json", "ddp"):
-        done = run(2, "tests.executor_torch.trainers", library, plan, tmp_path / "losses", cwd=tmp_path)
-        assert done.returncode == 0, done.stderr
+        succeeding(2, "tests.executor_torch.trainers", library, plan, tmp_path / "losses", cwd=tmp_path)
         losses.append(json.loads((tmp_path / "losses").read_text()))
     assert len(losses[0]) >= 8
     assert losses[0] == pytest.approx(losses[1], abs=2e-4)  # the Trainer logs four digits
