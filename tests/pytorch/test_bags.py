@@ -1,5 +1,7 @@
 """Bags of embeddings are those of PyTorch, and cost as much as the rows that they read."""
 
+from itertools import product
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -46,24 +48,16 @@ def test_bags_are_those_of_pytorch(kind):
     assert compare(Bags(*kind), *batches)[0] < 1e-9
 
 
-@pytest.mark.parametrize("mode", ["sum", "mean", "max"])
-@pytest.mark.parametrize("left_out", [None, 2])
-def test_bags_of_one_length_grow_with_what_they_read(mode, left_out):
+GROWING = [*product((False,), ("sum", "mean", "max"), (None, 2)), (True, "sum", None), (True, "mean", None)]
+
+
+@pytest.mark.parametrize(("is_flat", "mode", "left_out"), GROWING)
+def test_bags_of_one_length_grow_with_what_they_read(is_flat, mode, left_out):
     def elements(count):
+        words = torch.ones(count, 3, dtype=torch.long)
+        given = (words.flatten(), torch.arange(0, 3 * count, 3)) if is_flat else (words,)
         module = nn.EmbeddingBag(9, 4, mode=mode, padding_idx=left_out)
-        graph = from_torch(module, (torch.ones(count, 3, dtype=torch.long),), loss=lambda bags: bags.square().sum())
-        return sum(tensor.elements for tensor in graph.tensors.values())
-
-    assert elements(400) - elements(200) == elements(300) - elements(100)
-
-
-@pytest.mark.parametrize("mode", ["sum", "mean"])
-def test_flat_bags_grow_with_what_they_read(mode):
-    def elements(count):
-        starts = torch.arange(0, 2 * count, 2)
-        words = torch.ones(2 * count, dtype=torch.long)
-        module = nn.EmbeddingBag(9, 4, mode=mode)
-        graph = from_torch(module, (words, starts), loss=lambda bags: bags.square().sum())
+        graph = from_torch(module, given, loss=lambda bags: bags.square().sum())
         return sum(tensor.elements for tensor in graph.tensors.values())
 
     assert elements(400) - elements(200) == elements(300) - elements(100)
