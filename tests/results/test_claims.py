@@ -2,21 +2,13 @@
 
 import pytest
 
-from results import paper_operators
 from results.claims.claim import CLAIMS, MISSING, answered
 from results.claims.run import REASONS
 from results.experiment import ROOT, read_data
-from tests.tables import kept_tables
 
+pytestmark = pytest.mark.usefixtures("papers")
 DATA = read_data(ROOT / "results" / "claims")
 ROWS = {(row["paper"], tuple(row["numbers"]), row["says"]): row for row in DATA["rows"]}
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _paper_operators():
-    with kept_tables():
-        paper_operators.register()
-        yield
 
 
 def test_every_sentence_is_a_row_or_left_out_for_a_reason():

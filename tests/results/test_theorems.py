@@ -6,21 +6,13 @@ from random import Random
 
 import pytest
 
-from results import paper_operators
 from results.experiment import read_data
 from results.theorems import statements
 from results.theorems.run import HERE
-from tests.tables import kept_tables
 
+pytestmark = pytest.mark.usefixtures("papers")
 FEW = 8
 RECORDED = read_data(HERE)["statements"]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _paper_operators():
-    with kept_tables():
-        paper_operators.register()
-        yield
 
 
 def test_the_record_is_of_these_statements():
