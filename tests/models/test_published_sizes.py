@@ -4,12 +4,9 @@ import pytest
 
 from planner.errors import GraphError
 from planner.models import build
+from tests.models.test_language_models import parameters
 
 GPT = {"vocabulary": 50257, "sequence": 1024, "batch": 1}
-
-
-def parameters(graph):
-    return sum(tensor.elements for tensor in graph.tensors.values() if tensor.role == "weight" and tensor.init)
 
 
 @pytest.mark.parametrize(

@@ -8,14 +8,11 @@ from planner.plans.check import check_plan
 from planner.plans.plan import Plan
 from planner.plans.traffic import Traffic
 from tests.graph import one_worker
+from tests.models.test_zoo import shape
 
 SMALL = {"batch": 3, "sequence": 5, "vocabulary": 11, "heads": 4}
 HEADS = 4
 """Nothing else in the graphs below has this extent."""
-
-
-def shape(graph, name):
-    return graph.tensors[name].shape
 
 
 def weights(graph):

@@ -6,9 +6,7 @@ from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from torch.utils.checkpoint import checkpoint
 
-from tests.pytorch.selected import SELECTED
-
-ROWS, WIDTH = 5, 6
+from tests.pytorch.selected import ROWS, SELECTED, WIDTH, classes
 
 
 class Idiom(nn.Module):
@@ -29,10 +27,6 @@ class Idiom(nn.Module):
 
 def mask():
     return torch.rand(ROWS) > 0.4
-
-
-def classes():
-    return torch.randint(0, WIDTH, (ROWS,))
 
 
 def lengths():

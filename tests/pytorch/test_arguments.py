@@ -16,12 +16,9 @@ from planner.pytorch.arguments import Arguments  # noqa: E402
 from planner.pytorch.user_model import user_model  # noqa: E402
 from tests.launcher import in_one_line  # noqa: E402
 from tests.pytorch.eager import trained_alike  # noqa: E402
+from tests.pytorch.models import values as drawn  # noqa: E402
 
 Pair = namedtuple("Pair", ("first", "second"))
-
-
-def drawn(*shape):
-    return torch.randn(*shape, dtype=torch.float64)
 
 
 class Called(nn.Module):

@@ -13,6 +13,7 @@ from planner.pytorch import from_torch  # noqa: E402
 from planner.search import SearchOptions, search  # noqa: E402
 from tests.cross.loopback import Loopback  # noqa: E402
 from tests.pytorch.eager import differences, trained_alike  # noqa: E402
+from tests.pytorch.models import values  # noqa: E402
 
 SAMPLES, QUERIES, KEYS, WIDTH, HEADS = 2, 6, 8, 16, 4
 
@@ -38,10 +39,6 @@ class Attending(nn.Module):
             ]
             mixed = self.function(self, *heads)
             return self.out(mixed.transpose(1, 2).flatten(2)).to(x.dtype).square().sum()
-
-
-def values(*shape):
-    return torch.randn(*shape, dtype=torch.float64)
 
 
 def attend(**settings):

@@ -6,6 +6,7 @@ from planner.graph.facts import precision
 from planner.models import build
 from tests.graph import one_worker
 from tests.graph.unrolled import unrolled
+from tests.models.test_training import furthest
 
 torch = pytest.importorskip("torch")
 
@@ -46,11 +47,6 @@ def differentiate(name, graph, values):
     loss.backward()
     gradients = {name: weight.grad.numpy() for name, weight in weights.items()}
     return loss.detach().numpy(), logits.detach().numpy(), gradients
-
-
-def furthest(values, expected):
-    assert values.keys() == expected.keys()
-    return max(one_worker.difference(values[name], expected[name]) for name in expected)
 
 
 def in_two(name, dtype="float64", **options):

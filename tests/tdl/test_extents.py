@@ -8,6 +8,7 @@ import pytest
 import tdl
 from tdl import OpaqueFunction, Sum, TDLError, at, pad, tensor
 from tests.tdl.paper_operators import CATALOG
+from tests.tdl.test_strategies import describe
 
 HALF = {"stride": (2, 2), "padding": (1, 1)}
 
@@ -61,10 +62,6 @@ def test_extents_and_output_shapes(row):
     assert description.extents(shapes, attributes) == extents
     assert list(description.extents(shapes, attributes)) == list(description.variables)
     assert description.output_shapes(extents) == tuple(outputs)
-
-
-def describe(function, *ranks):
-    return tdl.op(function).describe(ranks)
 
 
 @pytest.mark.parametrize(
