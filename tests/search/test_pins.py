@@ -120,6 +120,11 @@ def test_the_cost_of_a_pin_where_a_plan_copies_tensors():
     assert [change.names for change in answer.changes] == [("l0.mlp.up.w",)]
 
 
+def test_a_degree_that_the_plan_cannot_have_is_no_kept_pin():
+    with pytest.raises(PlanError, match="a degree needs named parallelism"):
+        planner.why_not(planner.plan(LAYERS, workers=2), "tp=2", workers=2)
+
+
 def test_the_changes_are_those_between_the_plans():
     plan = planner.plan(LAYERS, ways=(4,))
     name = next(name for name, layout in plan.layouts.items() if name.endswith(".w") and str(layout[0]) == "R")
