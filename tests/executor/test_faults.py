@@ -138,8 +138,9 @@ from mpi4py import MPI
 if MPI.COMM_WORLD.rank == 1:
     def send():
         time.sleep(1)
-        while {disk!r} and os.statvfs({disk!r}).f_bavail:
+        while {disk!r} and sum(os.stat(file).st_size for file in os.scandir({disk!r})) < 4096:
             time.sleep(1)
+        time.sleep(bool({disk!r}))
         os.kill({process}, signal.{signal})
 
     threading.Thread(target=send, daemon=True).start()
@@ -147,7 +148,7 @@ if MPI.COMM_WORLD.rank == 1:
 
 
 def signalled(tmp_path, *, disk="", **what):
-    """Write a file of operators that sends rank 1 a signal after a second, and when a disk is full if one is named."""
+    """Write a file of operators that sends rank 1 a signal after a second, and when a disk of 4 KiB is full if one is named."""
     path = tmp_path / "signalled.py"
     path.write_text(ON_RANK_1.format(disk=str(disk), **what))
     return path
