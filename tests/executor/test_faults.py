@@ -148,7 +148,7 @@ if MPI.COMM_WORLD.rank == 1:
 
 
 def signalled(tmp_path, *, disk="", **what):
-    """Write a file of operators that sends rank 1 a signal after a second, and when a disk of 4 KiB is full if one is named."""
+    """Write operators that send rank 1 a signal after a second; if a disk of 4 KiB is named, once it is full."""
     path = tmp_path / "signalled.py"
     path.write_text(ON_RANK_1.format(disk=str(disk), **what))
     return path
