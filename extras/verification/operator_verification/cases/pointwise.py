@@ -69,8 +69,11 @@ def _two_operands(draw: Draw, row: str, operands: int) -> Case:
     """Draw a case of a binary row or of its slopes. The last operand may lack some of the dimensions."""
     shape = draw.shape()
     arrays = [draw.array(*shape) for _ in range(operands - 2)]
-    arrays.append((zero_or_above if row == "pow" else anywhere)(draw, *shape))
+    first = zero_or_above if row == "pow" else anywhere
     last = anywhere if row in ("maximum", "minimum", "eq", "ne", "lt", "le", "gt", "ge") else off_zero
+    if row == "atan2" and draw.flag():  # zero in either operand, but not in both
+        first, last = off_zero, anywhere
+    arrays.append(first(draw, *shape))
     return spread(draw, arrays, last)
 
 
