@@ -21,7 +21,7 @@ BUDGETS = {
 ALL = 39_801
 """Of all packages together, which only goes down."""
 
-BESIDE = {"results": 13_067, "tests": 34_904}
+BESIDE = {"results": 13_067, "tests": 34_910}
 """Of experiments and tests."""
 
 LAYOUT = {tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.COMMENT, tokenize.ENDMARKER}
