@@ -26,12 +26,12 @@ def draw(data: Mapping[str, Any]) -> str:
     panels = 2 if relative else 1
     shown = {colour for _, _, colour in points}
     legend = {NAMES[part]: colour for part, colour in COLOURS.items() if colour in shown}
-    figure = figure_of(f"{data['set']}: predicted over measured", legend, (4.6 * panels, 4.8))
+    figure = figure_of(f"{data['set']}: predicted over measured", legend, (4.6 * panels, 5.1))
     axes = figure.subplots(1, panels, squeeze=False)[0]
     draw_points(axes[0], points, (f"measured, {unit}", f"predicted, {unit}"), ends_of(points), OFF)
     if relative:
-        ends = 1.0, ends_of(relative)[1]
-        draw_points(axes[1], relative, ("measured / the fastest of its group", "predicted / the fastest"), ends, OFF)
+        names = "measured / the fastest of its group", "predicted / the fastest"
+        draw_points(axes[1], relative, names, ends_of(relative), OFF)
     return text_of(figure)
 
 
