@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from planner.graph.chain import Links, Run, forward_links, repeated_runs
 from planner.graph.infer import told_apart
 from planner.graph.ir import Graph, Node, Tensor
+from planner.grouping import grouped
 from tdl.operator import freeze
 
 
@@ -270,8 +271,8 @@ class FewSegments(NamedTuple):
 def few_segments(graph: Graph) -> FewSegments:
     """Return the graph with one segment in place of equivalent ones.
 
-    Of a run the first segment is kept, the second, which stands for all that are equivalent to it, and what is behind
-    these. Segments must read only from neighbours. Nothing outside may read from the equivalent ones.
+    Each run keeps its first segment, its second, which stands for all that are equivalent to it, and those after them.
+    Segments must read only from neighbours. Nothing outside may read from the equivalent ones.
     """
     repeats = repeats_of(graph)
     segments = _Segments(graph, repeats)
@@ -299,12 +300,8 @@ class _Segments:
     def __init__(self, graph: Graph, repeats: Repeats) -> None:
         self._graph, self._repeats, self._sums = graph, repeats, frozenset(graph.accumulated)
         self._at = {place: name for name, place in repeats.tensors.items()}
-        self._members: defaultdict[int | None, list[Node]] = defaultdict(list)
-        self._readers: defaultdict[str, list[SegmentPlace | None]] = defaultdict(list)
-        for node in graph.nodes:
-            self._members[repeats.segment_of(node.name)].append(node)
-            for name in node.inputs:
-                self._readers[name].append(repeats.nodes.get(node.name))
+        self._members = grouped((repeats.segment_of(node.name), node) for node in graph.nodes)
+        self._readers = grouped((name, repeats.nodes.get(node.name)) for node in graph.nodes for name in node.inputs)
 
     def kept(self, run: range) -> Sequence[int]:
         """Return the first segment of a run, the second, and those behind the last that is equivalent to the second.
@@ -378,7 +375,7 @@ class _Segments:
         return self._repeats.nodes[node.name].position, node.op, attributes, relative, kinds, sums, readers
 
     def _readers_of(self, name: str, segment: int) -> Counter[object]:
-        return Counter(place and (place.segment - segment, place.position) for place in self._readers[name])
+        return Counter(place and (place.segment - segment, place.position) for place in self._readers.get(name, ()))
 
     def _instead(self, kept: Sequence[int], segment: int, name: str) -> str | None:
         """Return the tensor that a kept segment reads in place of one from a dropped segment; None if there is none."""
@@ -392,10 +389,7 @@ class _Segments:
         return name
 
     def _is_like(self, name: str, other: str | None) -> bool:
-        if other is None:
-            return False
-        tensor, new = self._graph.tensors[name], self._graph.tensors[other]
-        return (tensor.shape, tensor.dtype, tensor.role) == (new.shape, new.dtype, new.role)
+        return other is not None and _kind(self._graph.tensors[name]) == _kind(self._graph.tensors[other])
 
     def _joined(self, kept: Mapping[int, Sequence[int]], node: Node) -> Node:
         segment = self._repeats.segment_of(node.name)

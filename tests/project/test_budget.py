@@ -12,13 +12,13 @@ BUDGETS = {
     "tensor_partitioner": 5266,
     "tdl": 2676,
     "topologies": 1881,
-    "planner": 18884,
+    "planner": 18877,
     "simulator": 3328,
     "executor": 7766,
 }
 """Lines that are neither blank, comment, docstring nor import, by package."""
 
-ALL = 39_801
+ALL = 39_794
 """Of all packages together, which only goes down."""
 
 BESIDE = {"results": 13_067, "tests": 34_910}
