@@ -46,7 +46,10 @@ class Soak:
     segments: set[Path] = field(default_factory=set)
 
     def live(self, fault: str, after_s: float, steps: int, chosen: random.Random) -> dict[str, Any]:
-        """Train from the last checkpoint until a fault comes after so many seconds, or to the end; say how it ended."""
+        """Train from the last checkpoint to the end, or until a fault `after_s` seconds after all ranks began.
+
+        Return what came and how it ended.
+        """
         place = (2, "step", RANKS // 2) if fault == LINK else (1, "step", RANKS)
         cell, folder, begin, started = jobs.Cell(fault, jobs.MPI, *place), self.plan.parent, done(self.run), time.time()
         words = ("--steps", str(steps), "--every", str(EVERY), "--log-to", str(self.run.with_suffix(".csv")))
@@ -55,8 +58,11 @@ class Soak:
             (line,) = jobs.launch(cell, network, jobs.command(self.plan, self.run, *words))
             where = jobs.environment() | {"TMPDIR": str(folder / "tmp")}
             job = subprocess.Popen(line, stdout=subprocess.DEVNULL, stderr=errors, cwd=folder, env=where)
-            while job.poll() is None and (not fault or time.time() < started + after_s):
+            until = float("inf")
+            while job.poll() is None and time.time() < until:
                 time.sleep(SAMPLED_S)
+                if fault and until == float("inf") and len(ranks_of(self.plan)) == RANKS:
+                    until = time.time() + after_s
                 self._sample(time.time() - started, samples)
             if fault == LINK:
                 jobs.act(cell, [job], network, self.plan)
