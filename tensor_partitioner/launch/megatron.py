@@ -5,12 +5,11 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator, Mapping
-from functools import partial
-from math import prod
 
 from planner.errors import InputError
 from simulator.projection.stack import stack_named
 from tensor_partitioner.launch.launch import Fields, LaunchFile, Value
+from tensor_partitioner.launch.shell import commands_run
 
 PRINTED = re.compile(r"^.*?\b(\w+) \.{3,} ?(.*)$", re.MULTILINE)
 """An argument as Megatron-LM prints it on start."""
@@ -30,12 +29,6 @@ NEMO_NAMES = {
 }  # fmt: skip
 
 OTHERS = re.compile(r"pretrain_(?:bert|t5|ict|vision\w*|mamba|vlm|multimodal)\.py")
-ASSIGNED = re.compile(r"^\s*(?:export\s+)?(\w+)=(\"[^\"]*\"|'[^']*'|[^\s;(]+)\s*(?:#.*)?$", re.MULTILINE)
-VARIABLE = re.compile(r"\$(?:\{(\w+)(?::?-([^}]*))?\}|(\w+))")
-PRODUCT = re.compile(r"\$\(\(\s*(\w+)((?:\s*\*\s*\w+)*)\s*\)\)")
-MOST_NESTED = 8
-"""How often variables within variables are substituted."""
-
 OTHER_MODELS = ("multi-latent-attention", "moe-shared-expert-intermediate-size", "enable-gpt-oss", "mtp-num-layers",
     "is-hybrid-model", "hybrid-override-pattern", "window-size", "optimizer-cpu-offload")  # fmt: skip
 """Arguments that select an unsupported model, or keep states off the device. They are refused."""
@@ -68,21 +61,19 @@ HYDRA = re.compile(r"(?<!\S)\+*((?:trainer|model)(?:\.\w+)+)=(\S+)")
 
 def is_script(text: str) -> bool:
     """Return whether a text has arguments of Megatron-LM or NeMo."""
-    return any(name in text for name in ("--num-layers", "--hidden-size", "model.num_layers=")) or bool(
-        PRINTED.search(text)
-    )
+    return any(name in text for name in ("--num-layers", "--hidden-size", "model.num_layers=", "num_layers ..."))
 
 
 def read_script(path: str, text: str) -> LaunchFile:
     """Read a shell script, or what Megatron-LM printed. Raises InputError if a required value is missing."""
     if "model.num_layers=" in text:
-        settings = HYDRA.findall(_written_out(text))
+        settings = HYDRA.findall("\n".join(commands_run(text)))
         named = [(name.replace("optim.name", "optim.optim_name").rpartition(".")[2], of) for name, of in settings]
         return read_nemo(path, {name: of.strip("\"'") for name, of in named})
     if other := OTHERS.search(text):
         raise InputError(f"{path}: expected the training of a GPT, found {other[0]}")
     printed = {name.replace("_", "-"): value.strip() for name, value in PRINTED.findall(text)}
-    return launch_of(Fields(path, printed or dict(_flags(path, text))))
+    return launch_of(Fields(path, printed if "num-layers" in printed else dict(_flags(path, text))))
 
 
 def read_nemo(path: str, nested: Mapping[str, object]) -> LaunchFile:
@@ -120,7 +111,7 @@ def _flat(nested: Mapping[str, object]) -> Iterator[tuple[str, Value]]:
 def _flags(path: str, text: str) -> Iterator[tuple[str, Value]]:
     """Yield the arguments `--flag value` of a script. A flag without a value is True."""
     try:
-        words = shlex.split(_written_out(text), comments=True)
+        words = [word for command in commands_run(text) if "--" in command for word in shlex.split(command)]
     except ValueError as error:
         raise InputError(f"{path}: expected a shell script: {error}") from error
     words = [part for word in words for part in (word.split() if " --" in f" {word}" else [word])]
@@ -129,31 +120,6 @@ def _flags(path: str, text: str) -> Iterator[tuple[str, Value]]:
         if name.startswith("--"):
             said = value if equals else "" if following.startswith("-") else following.strip("\"')(\n")
             yield name.strip("-\"')(").replace("_", "-"), said or True
-
-
-def _written_out(text: str) -> str:
-    """Return a script without comments and line continuations, with variables substituted."""
-    lines = [line for line in text.replace("\\\n", " ").splitlines() if not line.lstrip().startswith("#")]
-    text = "\n".join(lines)
-    for _ in range(MOST_NESTED):
-        values: dict[str, set[str]] = {}
-        for name, value in ASSIGNED.findall(text):
-            values.setdefault(name, set()).add(value.strip("\"'"))
-        known = {name: value for name, (value, *others) in values.items() if not others}  # others: several branches
-        text = PRODUCT.sub(partial(_multiplied, known), VARIABLE.sub(partial(_variable, known), text))
-    return text
-
-
-def _variable(known: Mapping[str, str], match: re.Match[str]) -> str:
-    name, otherwise = match[1] or match[3], match[0] if match[2] is None else match[2].strip("\"'")
-    value = known.get(name, otherwise)
-    return otherwise if match[0] in value else value
-
-
-def _multiplied(known: Mapping[str, str], match: re.Match[str]) -> str:
-    factors = [known.get(name, name) for name in re.findall(r"\w+", match[0])]
-    are_numbers = all(factor.isdecimal() for factor in factors)
-    return str(prod(int(factor[:18]) for factor in factors)) if are_numbers else match[0]
 
 
 SETTINGS = {
@@ -190,13 +156,14 @@ def launch_of(fields: Fields, engine: str = "Megatron-LM", stack: str = "megatro
     if fields.whole("micro-batch-size") is None:
         assumed.append("micro-batch-size 1")
     degrees = {
-        "tp": tp, "pp": pp, "cp": fields.whole("context-parallel-size"),
+        "tp": tp, "pp": pp, "cp": fields.whole("context-parallel-size", "ds-sequence-parallel-size"),
         "ep": fields.whole("expert-model-parallel-size", "moe-expert-parallel-size"),
         "sp": fields.switch("sequence-parallel"), "zero": _zero(fields), "recompute": _recomputed(fields),
         "schedule": _schedule(fields, pp), "micro_batch": fields.whole("micro-batch-size") or 1,
     }  # fmt: skip
+    if fields.whole("ds-sequence-parallel-size") not in {None, 1}:
+        assumed.append("context parallelism in a ring instead of exchanged heads")
     model, options = _model(fields, tp, assumed)
-    nodes, each = fields.whole("nnodes", "num-nodes"), fields.whole("nproc-per-node", "num-gpus", "ngpus-per-node")
     return LaunchFile(
         path=fields.path,
         engine="Megatron-DeepSpeed" if deepspeed else engine,
@@ -205,12 +172,20 @@ def launch_of(fields: Fields, engine: str = "Megatron-LM", stack: str = "megatro
         options=options,
         degrees=degrees,
         batch=fields.whole("global-batch-size"),
-        devices=fields.whole("world-size") or (None if each is None else each * (nodes or 1)),
+        devices=_devices(fields),
         assumed=tuple(assumed),
         not_priced=fields.not_priced(),
         names=NAMES if engine != "NeMo" else {word: NEMO_NAMES.get(word, name) for word, name in NAMES.items()},
         spelled=SPELLED,
     )
+
+
+def _devices(fields: Fields) -> int | None:
+    """Return the number of devices; None if it is not set, or known only when the script runs."""
+    names = ("world-size",), ("nproc-per-node", "num-gpus", "ngpus-per-node"), ("nnodes", "num-nodes")
+    world, each, nodes = (None if "$" in (fields.text(*of) or "") else fields.whole(*of) for of in names)
+    has_nodes = nodes is not None or fields.text(*names[2]) is None
+    return world or (each * (nodes or 1) if each is not None and has_nodes else None)
 
 
 def _zero(fields: Fields) -> int:
@@ -240,6 +215,8 @@ def _schedule(fields: Fields, pp: int) -> str:
             raise InputError(
                 f"{fields.path}: num-layers-per-virtual-pipeline-stage: {layers} does not divide the layers"
             )
+    if fields.switch("enable-zbh1-pipeline"):
+        return "zero-bubble"
     return f"interleaved:{chunks}" if chunks is not None and chunks > 1 else "1f1b"
 
 
@@ -251,12 +228,13 @@ def _model(fields: Fields, tp: int, assumed: list[str]) -> tuple[str, dict[str, 
     groups = fields.whole("num-query-groups") if grouped else None
     hidden, head = fields.whole("ffn-hidden-size"), fields.whole("kv-channels")
     experts = fields.whole("num-experts")
+    experts = None if experts == 1 else experts
     options: dict[str, object] = {
         "sequence": fields.required("seq-length"), "vocabulary": _vocabulary(fields, tp, assumed), "heads": heads,
         "tied": not fields.switch("untie-embeddings-and-output-weights"), "dtype": _precision(fields, assumed),
         "optimizer": "sgd" if fields.text("optimizer") == "sgd" else "adam",
     }  # fmt: skip
-    gated = fields.switch("swiglu", "quick-geglu")
+    gated = fields.switch("swiglu", "quick-geglu") or fields.text("glu-activation") is not None
     rotary = "rope" in (fields.text("position-embedding-type") or "") or fields.switch("use-rotary-position-embeddings")
     if not (
         gated or rotary or experts or groups or hidden not in {None, 4 * width} or head not in {None, width // heads}
@@ -277,7 +255,7 @@ def _model(fields: Fields, tp: int, assumed: list[str]) -> tuple[str, dict[str, 
 
 def _vocabulary(fields: Fields, tp: int, assumed: list[str]) -> int:
     """Return the padded size of the vocabulary."""
-    padded = fields.whole("padded-vocab-size")
+    padded = fields.whole("padded-vocab-size", "pad-vocab-size-to")
     if padded is not None:
         return padded
     words = fields.whole("vocab-size") or TOKENIZERS.get((fields.text("tokenizer-type") or "").lower())
