@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import operator
 import re
 import shlex
 from collections.abc import Iterator, Mapping
+from functools import reduce
+from typing import Any
 
-from planner.errors import InputError
+from planner.errors import GraphError, InputError
+from planner.models.huggingface import PREFIX, size_of
 from simulator.projection.stack import stack_named
 from tensor_partitioner.launch.launch import Fields, LaunchFile, Value
 from tensor_partitioner.launch.shell import commands_run
@@ -51,9 +55,21 @@ NEMO = {
     "virtual_pipeline_model_parallel_size": "num-virtual-stages-per-pipeline-rank",
     "activations_checkpoint_granularity": "recompute-granularity", "num_moe_experts": "num-experts",
     "share_embeddings_and_output_weights": "share-embeddings-and-output-weights",
+    "ub_tp_comm_overlap": "tp-comm-overlap",
 }  # fmt: skip
 """NeMo's names for Megatron-LM's arguments, where they differ."""
 
+
+RENAMED = {("optim", "name"): "optim_name", ("tokenizer", "type"): "tokenizer_model"}
+"""Names in sections that mean something else in others."""
+
+OTHER_SECTIONS = {"decoder", "vision", "mm-cfg", "patch-dim", "bert-binary-head"}
+"""Fields of models that are no GPT: T5, CLIP, NeVA, ViT, BERT."""
+
+INTERPOLATION = re.compile(r"\$\{(?:(\w+):)?([^${}:]*)\}")
+FUNCTIONS = {"multiply": operator.mul, "divide_floor": operator.floordiv}
+MOST_NESTED = 8
+"""How often interpolations within interpolations are resolved."""
 
 HYDRA = re.compile(r"(?<!\S)\+*((?:trainer|model)(?:\.\w+)+)=(\S+)")
 """A NeMo setting on a command line."""
@@ -78,12 +94,14 @@ def read_script(path: str, text: str) -> LaunchFile:
 
 def read_nemo(path: str, nested: Mapping[str, object]) -> LaunchFile:
     """Read a YAML file of NeMo or Megatron Bridge, or NeMo's settings from a command line."""
-    flat = {NEMO.get(name, name.replace("_", "-")): _said(value) for name, value in _flat(nested)}
+    flat = {NEMO.get(name, name.replace("_", "-")): _said(value) for name, value in _flat(nested, nested)}
     if not {"num-layers", "hidden-size"} <= flat.keys():
         raise InputError(
             f"{path}: expected a YAML of NeMo, Accelerate or Axolotl, found neither num_layers nor base_model"
         )
-    gated = any(word in str(flat.get("activation", "")) for word in ("swiglu", "silu"))
+    if other := OTHER_SECTIONS.intersection(flat):
+        raise InputError(f"{path}: expected the training of a GPT, found {min(other)}")
+    gated = str(flat.get("activation", "")).endswith(("glu", "silu"))
     optimizer = str(flat.get("optim-name", ""))
     flat |= {"swiglu": flat.get("gated-linear-unit", gated)}
     flat |= {"use-distributed-optimizer": flat.get("use-distributed-optimizer", "distributed" in optimizer)}
@@ -98,14 +116,38 @@ def _said(value: Value) -> Value:
     return {"true": True, "false": False}.get(str(value).lower(), value)
 
 
-def _flat(nested: Mapping[str, object]) -> Iterator[tuple[str, Value]]:
+def _flat(nested: Mapping[str, Any], root: Mapping[str, Any], within: str = "") -> Iterator[tuple[str, Value]]:
+    """Yield the values of all sections with their names, and the names of the sections."""
     for name, value in nested.items():
         if isinstance(value, dict):
-            yield from _flat(
-                {"optim_name" if (name, inner) == ("optim", "name") else inner: of for inner, of in value.items()}
-            )
+            yield str(name), ""
+            yield from _flat(value, root, str(name))
         else:
-            yield str(name), value
+            said = _resolved(value, nested, root) if isinstance(value, str) else value
+            yield RENAMED.get((within, name), str(name)), said
+
+
+def _resolved(text: str, section: Mapping[str, Any], root: Mapping[str, Any]) -> str:
+    """Return a text with OmegaConf's interpolations resolved, such as `${multiply:4, ${.name}}`."""
+
+    def value(match: re.Match[str]) -> str:
+        function, inner = match.groups()
+        if function is None:
+            *path, name = inner.removeprefix("training.").split(".")
+            values: Any = section if path == [""] else reduce(_section, path, root)
+            return str(values.get(name, match[0]))
+        numbers = [int(number[:18]) for number in map(str.strip, inner.split(",")) if number.isdecimal()]
+        is_known = function in FUNCTIONS and len(numbers) == inner.count(",") + 1 and 0 not in numbers[1:]
+        return str(reduce(FUNCTIONS[function], numbers)) if is_known else match[0]
+
+    for _ in range(MOST_NESTED):
+        text = INTERPOLATION.sub(value, text)
+    return text
+
+
+def _section(values: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    section = values.get(name)
+    return section if isinstance(section, dict) else {}
 
 
 def _flags(path: str, text: str) -> Iterator[tuple[str, Value]]:
@@ -259,6 +301,7 @@ def _vocabulary(fields: Fields, tp: int, assumed: list[str]) -> int:
     if padded is not None:
         return padded
     words = fields.whole("vocab-size") or TOKENIZERS.get((fields.text("tokenizer-type") or "").lower())
+    words = words or _published_vocabulary(fields.text("tokenizer-model", "tokenizer-name-or-path"))
     if words is None:
         words = USUAL_WORDS
         assumed.append(f"vocabulary {words}")
@@ -266,8 +309,17 @@ def _vocabulary(fields: Fields, tp: int, assumed: list[str]) -> int:
     return -(-words // multiple) * multiple
 
 
+def _published_vocabulary(tokenizer: str | None) -> int | None:
+    """Return the vocabulary of the published model that a tokenizer is named after; None if it is unknown."""
+    try:
+        return size_of(f"{PREFIX}{tokenizer}").vocabulary
+    except GraphError:
+        return None
+
+
 def _precision(fields: Fields, assumed: list[str]) -> str:
-    eight = fields.text("fp8-format", "fp8") not in {None, "False", "false"} or fields.switch("fp8-hybrid", "fp8-e4m3")
+    switched = fields.text("fp8-format", "fp8")
+    eight = fields.switch("fp8-hybrid", "fp8-e4m3") if switched is None else switched.lower() != "false"
     if eight:
         return "mixed-float8"
     if fields.switch("fp16"):

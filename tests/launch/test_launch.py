@@ -159,6 +159,7 @@ REFUSED = {
         "data_parallel_shard_degree = 2",
         "data_parallel_replicate_degree: expected 1 with sharding",
     ),
+    "t5.yaml": ("model: {encoder: {num_layers: 2, hidden_size: 8}, decoder: {num_layers: 2}}", "a GPT, found decoder"),
     "digits.json": ('{"train_micro_batch_size_per_gpu": 99999999999999999999}', "expected a whole number from 1 to"),
     "huge.sh": ("pretrain_gpt.py --num-layers 0 --hidden-size 8", "num-layers: expected a whole number from 1"),
 }
@@ -200,6 +201,58 @@ def test_files_of_other_trainers_are_read(tmp_path):
     assert (launch.engine, launch.model, launch.devices, launch.batch) == ("NeMo", "llama-32-4096", 32, 128)
     assert (launch.options["dtype"], launch.options["gated"], launch.options["tied"]) == ("mixed", True, False)
     assert str(launch.parallel(32)) == "dp=16,tp=2,sp,zero=1,micro-batch=1"
+
+
+def test_interpolations_and_switches_of_nemo_are_resolved(tmp_path):
+    text = """
+trainer: {devices: 8, num_nodes: "${model.nodes}", precision: bf16}
+model:
+  num_layers: 32
+  nodes: 2
+  hidden_size: 4096
+  ffn_hidden_size: ${multiply:4, ${.hidden_size}}
+  num_attention_heads: 32
+  num_query_groups: ${divide_floor:${training.model.num_attention_heads}, 4}
+  encoder_seq_length: ${.data.seq_length}
+  precision: ${training.trainer.precision}
+  activation: fast-geglu
+  fp8: false
+  fp8_hybrid: true
+  ub_tp_comm_overlap: false
+  share_embeddings_and_output_weights: false
+  tokenizer: {library: huggingface, type: meta-llama/Llama-3.1-8B}
+  data: {seq_length: 8192}
+"""
+    launch = read_launch(written(tmp_path, "nemo.yaml", text))
+    assert (launch.options["hidden"], launch.options["groups"], launch.options["sequence"]) == (16384, 8, 8192)
+    assert (launch.options["dtype"], launch.options["gated"], launch.options["vocabulary"]) == ("mixed", True, 128256)
+    assert (launch.devices, launch.stack) == (16, "nemo,hides-exchanges=no")
+
+
+def test_a_script_of_megatron_deepspeed_is_read(tmp_path):
+    text = """
+#SBATCH --nodes=16
+EP=1 # e.g. 64
+if [[ $EP -gt 8 ]]; then EP_DEGREE=8; else EP_DEGREE=$EP; fi
+ACTIVATION_CHECKPOINT="true"
+OPTIONS=" \\
+    --num-layers 24 --hidden-size 2048 --num-attention-heads 16 --seq-length 2048 --num-experts ${EP} \\
+    --moe-expert-parallel-size ${EP_DEGREE} --pad-vocab-size-to 250880 --bf16"
+# a comment ... with dots
+if [ "${ACTIVATION_CHECKPOINT}" = "true" ]; then
+OPTIONS="${OPTIONS} \\
+    --checkpoint-activations"
+fi
+if [ "${EP}" = "2" ]; then
+OPTIONS="${OPTIONS} --sequence-parallel"
+fi
+export CMD="pretrain_gpt.py $OPTIONS --deepspeed --zero-stage=1 --pipeline-model-parallel-size 4 --enable-zbh1-pipeline"
+srun bash -c "torchrun --nproc_per_node 4 --nnodes $SLURM_NNODES $CMD"
+"""
+    launch = read_launch(written(tmp_path, "train.slurm", text))
+    assert (launch.engine, launch.model, launch.devices) == ("Megatron-DeepSpeed", "transformer-24-2048", 64)
+    assert launch.options["vocabulary"] == 250880
+    assert str(launch.parallel(64)) == "pp=4,dp=16,zero=1,micro-batch=1,schedule=zero-bubble,recompute=full"
 
 
 def test_devices_that_degrees_do_not_divide_are_refused(tmp_path):
