@@ -160,6 +160,7 @@ REFUSED = {
         "data_parallel_replicate_degree: expected 1 with sharding",
     ),
     "t5.yaml": ("model: {encoder: {num_layers: 2, hidden_size: 8}, decoder: {num_layers: 2}}", "a GPT, found decoder"),
+    "offload.toml": ("[training]\nenable_cpu_offload = true", "enable_cpu_offload: expected states on devices"),
     "digits.json": ('{"train_micro_batch_size_per_gpu": 99999999999999999999}', "expected a whole number from 1 to"),
     "huge.sh": ("pretrain_gpt.py --num-layers 0 --hidden-size 8", "num-layers: expected a whole number from 1"),
 }
