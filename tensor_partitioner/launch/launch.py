@@ -20,9 +20,14 @@ SWITCHES = dict.fromkeys(("true", "1", "on", "yes", "y"), True) | dict.fromkeys(
 STAGES = ("0", "1", "2", "3")
 UNPRICED = re.compile(
     r"offload|recompute|fp8.(?!amax|margin|interval)|precision.aware|reduce.in|comm.(?:overlap|type|dtype)|async"
-    r"|cuda.?graph|token.dispatcher|capacity|bucket|quantiz|prefetch|all.gather|overlap.comm|low.latency"
+    r"|cuda.?graph|token.dispatcher|capacity|bucket.(?:cap|size)|quantiz|prefetch|all.gather|overlap.comm|low.latency"
 )
 """Names of settings that change time or memory; a reader that does not ask for one does not price it."""
+
+WITHOUT_EFFECT = {"moe": ("num-experts",), "cpu-offloading-": ("cpu-offloading",), "fp8-": ("fp8", "fp8-format")}
+"""Settings, by the beginning of their names, that change nothing unless one of others is set."""
+
+PRICED = {("moe-token-dispatcher-type", "alltoall")}
 
 MOST = 10**9
 """Largest extent, batch or number of devices that a launch file may have."""
@@ -42,7 +47,15 @@ class Fields:
     def not_priced(self) -> tuple[str, ...]:
         """Return the fields that are set and change time or memory, but were not asked for until now."""
         unread = (name for name in self.values if UNPRICED.search(name) and name not in self.read)
-        return tuple(name for name in unread if str(self.values[name]).lower() not in {*UNSAID, "false", "0"})
+        return tuple(name for name in unread if self._is_on(name) and not self._is_without_effect(name))
+
+    def _is_on(self, name: str) -> bool:
+        return str(self.values.get(name)).lower() not in {*UNSAID, "none", "false", "0"}
+
+    def _is_without_effect(self, name: str) -> bool:
+        others = next((of for start, of in WITHOUT_EFFECT.items() if name.startswith(start)), None)
+        is_priced = (name, str(self.values[name]).lower()) in PRICED
+        return is_priced or (others is not None and not any(map(self._is_on, others)))
 
     def text(self, *names: str) -> str | None:
         """Return the value as text; None if it is not set."""

@@ -318,8 +318,8 @@ def _published_vocabulary(tokenizer: str | None) -> int | None:
 
 
 def _precision(fields: Fields, assumed: list[str]) -> str:
-    switched = fields.text("fp8-format", "fp8")
-    eight = fields.switch("fp8-hybrid", "fp8-e4m3") if switched is None else switched.lower() != "false"
+    switched, has_format = fields.text("fp8-format", "fp8"), fields.switch("fp8-hybrid", "fp8-e4m3")
+    eight = has_format if switched is None else switched.lower() != "false"
     if eight:
         return "mixed-float8"
     if fields.switch("fp16"):

@@ -219,6 +219,13 @@ model:
   activation: fast-geglu
   fp8: false
   fp8_hybrid: true
+  fp8_wgrad: true
+  cpu_offloading: false
+  cpu_offloading_num_layers: 4
+  gradient_as_bucket_view: true
+  moe_token_dispatcher_type: alltoall
+  moe_expert_capacity_factor: 1.5
+  bucket_cap_mb: 125
   ub_tp_comm_overlap: false
   share_embeddings_and_output_weights: false
   tokenizer: {library: huggingface, type: meta-llama/Llama-3.1-8B}
@@ -228,6 +235,7 @@ model:
     assert (launch.options["hidden"], launch.options["groups"], launch.options["sequence"]) == (16384, 8, 8192)
     assert (launch.options["dtype"], launch.options["gated"], launch.options["vocabulary"]) == ("mixed", True, 128256)
     assert (launch.devices, launch.stack) == (16, "nemo,hides-exchanges=no")
+    assert launch.not_priced == ("bucket-cap-mb",)
 
 
 def test_a_script_of_megatron_deepspeed_is_read(tmp_path):
