@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from tdl.catalog import attention, convolution, elementwise, loss, normalization, reduction, selection
+from tdl.catalog import attention, elementwise, loss, normalization, reduction, selection
 from tdl.errors import TDLError
 from tdl.operator import Operator
 
-_FAMILIES = (elementwise, attention, convolution, reduction, normalization, loss, selection)
+_FAMILIES = (elementwise, attention, reduction, normalization, loss, selection)
 
 _operators = {
     operator.name: operator
