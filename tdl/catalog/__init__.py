@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from tdl.catalog import attention, elementwise, loss, normalization, reduction, selection
+from tdl.catalog import attention, compound, elementwise, reduction, selection
 from tdl.errors import TDLError
 from tdl.operator import Operator
 
-_FAMILIES = (elementwise, attention, reduction, normalization, loss, selection)
+_FAMILIES = (elementwise, attention, reduction, compound, selection)
 
 _operators = {
     operator.name: operator
@@ -17,7 +17,7 @@ _operators = {
     for operator in vars(family).values()
     if isinstance(operator, Operator)
 }
-_operators |= {**elementwise.OPERATORS, **loss.OPERATORS}
+_operators |= {**elementwise.OPERATORS, **compound.OPERATORS}
 
 BUILT_IN = tuple(_operators)
 """The names of the operators that the catalog contains by default."""

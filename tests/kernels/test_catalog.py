@@ -10,11 +10,11 @@ import tdl
 from executor.kernels import KERNELS, convolution
 from planner.graph.opaque_ops import OPERATORS
 from planner.program import workspace
-from tdl.catalog import elementwise, loss
+from tdl.catalog import compound, elementwise
 
 OPAQUE = {operator.name for operator in OPERATORS}
 NAMES = sorted(name for name in tdl.catalog if name not in OPAQUE)
-TABLES = {*elementwise.OPERATORS, *loss.OPERATORS} - elementwise.PLAIN.keys()
+TABLES = {*elementwise.OPERATORS, *compound.OPERATORS} - elementwise.PLAIN.keys()
 """Operators from tables of element-wise functions: one description with many functions, so few cases of each."""
 
 

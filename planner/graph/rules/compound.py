@@ -7,7 +7,7 @@ from typing import cast
 from planner.errors import GraphError
 from planner.graph.ir import Node
 from planner.graph.rules.base import Backward, Gradients, Rule, number
-from tdl.catalog.loss import LOSSES
+from tdl.catalog.compound import LOSSES
 from tdl.operator import named
 
 

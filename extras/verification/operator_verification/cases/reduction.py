@@ -10,7 +10,7 @@ import numpy as np
 
 from executor.cases import Array, Case, Draw, Generate
 from planner.graph.ir import Value
-from tdl.catalog.loss import LOSSES
+from tdl.catalog.compound import LOSSES
 
 KEPT_AND_REDUCED = ((0, 1), (1, 1), (0, 2), (1, 2), (3, 1), (2, 2), (1, 3), (0, 4))
 """Numbers of kept and of reduced dimensions."""
