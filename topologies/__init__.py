@@ -9,20 +9,23 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from topologies.kernels import Kernel as Kernel, Product as Product
+    from topologies.kernels import (
+        Estimates as Estimates,
+        Kernel as Kernel,
+        Product as Product,
+        TransferAmounts as TransferAmounts,
+    )
     from topologies.load import full_text as full_text, load_topology as load_topology, parse_topology as parse_topology
     from topologies.machine import Device as Device, Machine as Machine, Memory as Memory, levels as levels
-    from topologies.measured import Estimates as Estimates, TransferAmounts as TransferAmounts
     from topologies.reading import available as available
     from topologies.schema import TopologyError as TopologyError
 
 _HOMES = {
     "topologies.schema": ("TopologyError",),
-    "topologies.kernels": ("Kernel", "Product"),
+    "topologies.kernels": ("Estimates", "Kernel", "Product", "TransferAmounts"),
     "topologies.reading": ("available",),
     "topologies.load": ("full_text", "load_topology", "parse_topology"),
     "topologies.machine": ("Device", "Machine", "Memory", "levels"),
-    "topologies.measured": ("Estimates", "TransferAmounts"),
 }
 
 

@@ -25,7 +25,7 @@ from planner.program.tasks import (
     extents,
 )
 from topologies import TransferAmounts
-from topologies.measured import BETWEEN_TASKS, REPEATED
+from topologies.kernels import BETWEEN_TASKS, REPEATED
 
 Shape = tuple[int, ...]
 

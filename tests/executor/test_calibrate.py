@@ -16,7 +16,7 @@ from planner.program.tasks import Compute, Receive, Send
 from simulator import simulate
 from tensor_partitioner.commands.calibrate import calibrate
 from topologies import TransferAmounts, load_topology
-from topologies.measured import read_task
+from topologies.kernels import read_task
 
 RUN = ("-c", "import sys; from tensor_partitioner.commands import entry; sys.argv[0] = 'calibrate'; entry.calibrate()")
 

@@ -19,7 +19,7 @@ from tensor_partitioner.commands.calibrate import GPU_PROBES
 from tests import cupy_double
 from topologies import Kernel, load_topology
 from topologies.collectives import choices, fastest
-from topologies.measured import read_task
+from topologies.kernels import read_task
 from topologies.reading import blocks_of
 
 MEMORY_BYTES = {1: 64 << 20, 2: 40 << 20}

@@ -3,7 +3,7 @@
 import pytest
 
 from topologies import Estimates, TransferAmounts
-from topologies.measured import read_task
+from topologies.kernels import read_task
 from topologies.schema import Measured, TransferCost
 
 COST = TransferCost(task_s=1.0, message_s=10.0, piece_s=100.0, run_s=1000.0, byte_s=10000.0)
