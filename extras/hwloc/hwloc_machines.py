@@ -6,8 +6,7 @@ import re
 from xml.etree import ElementTree as ET
 
 from topologies import reading
-from topologies.imports import parse_xml
-from topologies.imports.parts import SOCKET_LINKS, Parts
+from topologies.imports import SOCKET_LINKS, Parts, parse_xml
 from topologies.schema import LinkType, TopologyError
 
 LANE = {1: 0.25, 2: 0.5, 3: 128 / 130, 4: 2 * 128 / 130, 5: 4 * 128 / 130}  # 1e9 bytes/s, by generation

@@ -17,7 +17,7 @@ from typing import Annotated, TypeVar
 import msgspec
 
 from topologies import reading
-from topologies.imports.parts import MOST, Parts
+from topologies.imports import MOST, Parts
 from topologies.reading import decode_record
 from topologies.schema import LinkType, TopologyError
 

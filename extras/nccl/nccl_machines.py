@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from xml.etree import ElementTree as ET
 
 from topologies import reading
-from topologies.imports import parse_xml
-from topologies.imports.parts import SOCKET_LINKS, Parts
+from topologies.imports import SOCKET_LINKS, Parts, parse_xml
 from topologies.schema import TopologyError
 
 SPEEDS = {"2.5": 1, "5": 2, "8": 3, "16": 4, "32": 5, "64": 6}  # GT/s to PCIe generation

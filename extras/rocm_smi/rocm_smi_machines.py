@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 
-from topologies.imports.parts import Parts
-from topologies.imports.smi import MatrixReader
+from topologies.imports import MatrixReader, Parts
 from topologies.schema import TopologyError
 
 _ROCM_TABLE = "{} between two GPUs"

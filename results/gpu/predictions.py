@@ -12,7 +12,7 @@ from planner.program.tasks import Compute, Task
 from results.single_gpu import devices
 from simulator.report import Settings, plan_program, report, simulation_of
 from topologies import Machine
-from topologies.imports.parts import Parts
+from topologies.imports import Parts
 
 TRANSFER = "transfer"
 """The class of what is no computation."""
