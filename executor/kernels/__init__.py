@@ -13,9 +13,9 @@ from executor.kernels import (
     selection,
     shape,
 )
-from executor.kernels.blocks import Blocked
 from executor.kernels.call import (
     Array as Array,
+    Blocked,
     Kernel as Kernel,
     KernelCall as KernelCall,
     KernelSet as KernelSet,

@@ -7,8 +7,7 @@ from operator import add
 
 import numpy as np
 
-from executor.kernels.blocks import Blocked
-from executor.kernels.call import Array, Kernel, KernelCall
+from executor.kernels.call import Array, Blocked, Kernel, KernelCall
 from planner.errors import DataError
 
 BEYOND = 2.0**31

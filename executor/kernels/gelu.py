@@ -8,8 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 import tdl
-from executor.kernels.blocks import Blocked
-from executor.kernels.call import NARROW, Array, Kernel, KernelCall
+from executor.kernels.call import NARROW, Array, Blocked, Kernel, KernelCall
 from executor.kernels.derived import DerivedKernel
 
 ARGUMENT = tuple(

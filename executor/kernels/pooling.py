@@ -9,8 +9,7 @@ from itertools import product
 
 import numpy as np
 
-from executor.kernels.blocks import by_images
-from executor.kernels.call import Array, Kernel, KernelCall, Range, kept_where
+from executor.kernels.call import Array, Kernel, KernelCall, Range, by_images, kept_where
 
 # Geometry of sliding windows: which rows a run reads, and which local slices they are.
 #

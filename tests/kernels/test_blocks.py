@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 from scipy.special import ndtr
 
-from executor.kernels import KernelCall, blocks, matrix
+from executor.kernels import KernelCall, call, matrix
 from tests.kernels.calls import apply
 
 SMALL = 8
@@ -15,7 +15,7 @@ SMALL = 8
 
 @pytest.fixture
 def small_blocks(monkeypatch):
-    monkeypatch.setattr(blocks, "BLOCK_ELEMENTS", SMALL)
+    monkeypatch.setattr(call, "BLOCK_ELEMENTS", SMALL)
 
 
 @st.composite
@@ -35,11 +35,11 @@ def array_sets(draw):
 @given(array_sets())
 @settings(max_examples=300, deadline=None)
 def test_blocks_have_every_element_once_beside_what_it_meets(arrays):
-    before, blocks.BLOCK_ELEMENTS = blocks.BLOCK_ELEMENTS, SMALL
+    before, call.BLOCK_ELEMENTS = call.BLOCK_ELEMENTS, SMALL
     try:
-        parts = list(blocks.blocks(np, *arrays))
+        parts = list(call.blocks(np, *arrays))
     finally:
-        blocks.BLOCK_ELEMENTS = before
+        call.BLOCK_ELEMENTS = before
     for number, whole in enumerate(np.broadcast_arrays(*arrays)):
         pieces = [np.broadcast_to(part[number], part[0].shape).reshape(-1) for part in parts]
         assert np.array_equal(np.concatenate(pieces), whole.reshape(-1))
@@ -73,7 +73,7 @@ def test_the_same_bits_in_blocks_as_without(small_blocks, monkeypatch, name, sha
     count, attributes = ELEMENTWISE[name]
     operands = [np.abs(np.random.default_rng(n).standard_normal(shape)).astype(dtype) for n in range(count)]
     in_blocks = apply(name, *operands, **attributes)
-    monkeypatch.setattr(blocks, "BLOCK_ELEMENTS", 1 << 30)
+    monkeypatch.setattr(call, "BLOCK_ELEMENTS", 1 << 30)
     for inside, whole in zip(in_blocks, apply(name, *operands, **attributes), strict=True):
         assert inside.tobytes() == whole.tobytes()
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import tdl
-from executor.kernels import KERNELS, KernelCall, blocks
+from executor.kernels import KERNELS, KernelCall
 from executor.kernels.derived import DerivedKernel
 from planner.errors import DataError
 from tdl.catalog import _operators
@@ -38,7 +38,7 @@ ALIASED = {
 @pytest.mark.parametrize("most", [16, 1 << 17])
 @pytest.mark.parametrize("name", ALIASED)
 def test_outputs_may_be_the_memory_of_any_operands(monkeypatch, name, most):
-    monkeypatch.setattr(blocks, "BLOCK_ELEMENTS", most)
+    monkeypatch.setattr("executor.kernels.call.BLOCK_ELEMENTS", most)
     attributes, operator = ALIASED[name], tdl.catalog[name]
     operands = operands_of(name, len(operator.operands))
     expected = operator.describe([2] * len(operands), attributes).evaluate(operands, attributes)
@@ -109,7 +109,7 @@ def derived_distance(x, centers):
 
 @pytest.mark.parametrize("most", [16, 1 << 17])
 def test_an_operator_of_ones_own_has_the_kernel_of_its_description(monkeypatch, most):
-    monkeypatch.setattr(blocks, "BLOCK_ELEMENTS", most)
+    monkeypatch.setattr("executor.kernels.call.BLOCK_ELEMENTS", most)
     monkeypatch.setitem(_operators, "derived_distance", derived_distance)
     x, centers = np.random.default_rng(0).normal(size=(2, 9, 5))
     out, ranges = np.empty((9, 9)), {"b": (0, 9), "k": (0, 9), "d": (0, 5)}
@@ -152,7 +152,7 @@ PLACED = {
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("name", PLACED)
 def test_where_arrays_lie_in_memory_changes_no_bit(monkeypatch, name, dtype, most):
-    monkeypatch.setattr(blocks, "BLOCK_ELEMENTS", most)
+    monkeypatch.setattr("executor.kernels.call.BLOCK_ELEMENTS", most)
     shapes, attributes = PLACED[name]
     operands = [np.random.default_rng(n).uniform(0.5, 2, shape).astype(dtype) for n, shape in enumerate(shapes)]
     description = tdl.catalog[name].describe([len(shape) for shape in shapes], attributes)
