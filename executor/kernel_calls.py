@@ -14,7 +14,7 @@ from executor.backend import synchronize
 from executor.cluster import Cluster
 from executor.exchange import Action, combiner
 from executor.kernels import KERNELS, LIBRARIES, NATIVE, KernelCall, KernelSet
-from executor.kernels.elementwise import BEYOND_32_BITS
+from executor.kernels.call import BEYOND_32_BITS
 from executor.schedules import Rate
 from executor.values import Array
 from planner.errors import DataError, InputError

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from executor.kernels.call import Array, Kernel, KernelCall
-from executor.kernels.elementwise import spread
+from executor.kernels.call import Array, Kernel, KernelCall, spread
 from executor.kernels.selection import segment_sums
 from tdl.operator import named
 

@@ -14,6 +14,7 @@ from typing import Any, Concatenate, NoReturn, ParamSpec, SupportsFloat, Support
 import ml_dtypes
 import numpy as np
 
+from planner.errors import DataError
 from planner.graph.ir import Value
 
 Array = Any  # numpy.ndarray or cupy.ndarray; the two share no base class
@@ -266,3 +267,35 @@ def add_up(xp: ModuleType, values: Array, total: Array) -> None:
     """
     axes = tuple([axis for axis, extent in enumerate(total.shape) if extent == 1])
     total += xp.add.reduce(np.ascontiguousarray(values) if xp is np else values, axis=axes, keepdims=True)
+
+
+BEYOND = 2.0**31
+"""The least integer that does not fit in 32 bits."""
+
+BEYOND_32_BITS = (
+    "integers beyond 32 bits, which a graph cannot hold: compute with them in double precision, as "
+    "x.double() * 1000003 % 97 does"
+)
+
+
+def copy_whole(call: KernelCall, out: Array, exact: Array) -> None:
+    """Write 64-bit integers to a 32-bit output. Raises DataError if one does not fit."""
+    call.xp.copyto(out, exact, casting="unsafe")
+    require_room(call, exact != out)
+
+
+def require_room(call: KernelCall, is_beyond: Array) -> None:
+    """Raise a DataError if an integer of a call does not fit in 32 bits. A GPU records it in `faults` instead."""
+    if call.faults is not None:
+        call.xp.logical_or(call.faults, is_beyond.any(), out=call.faults)
+    elif bool(is_beyond.any()):
+        raise DataError(BEYOND_32_BITS)
+
+
+def spread(array: Array, dims: tuple[int, ...], rank: int) -> Array:
+    """Return a view of `array` with `rank` dimensions: its dimension j becomes dims[j], the others have extent 1."""
+    order = sorted(range(len(dims)), key=lambda j: dims[j])
+    shape = [1] * rank
+    for extent, dim in zip(array.shape, dims, strict=True):
+        shape[dim] = extent
+    return array.transpose(order).reshape(shape)

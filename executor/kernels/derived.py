@@ -15,8 +15,7 @@ from typing import Any
 import numpy as np
 
 import tdl
-from executor.kernels.call import NARROW, Action, Array, Kernel, KernelCall, add_up, blocks
-from executor.kernels.elementwise import BEYOND, require_room
+from executor.kernels.call import BEYOND, NARROW, Action, Array, Kernel, KernelCall, add_up, blocks, require_room
 from executor.kernels.formula import Axes, Formula, FormulaValue, Function, function_of, variables_of
 from tdl.catalog import BUILT_IN
 from tdl.expr import Call, Constant, Coordinate, Element, Expr, Reduce

@@ -1,4 +1,4 @@
-"""Sigmoid and conversion, and helpers that kernels share: views of spread operands, and checks of integers."""
+"""Sigmoid, sums and conversion, element by element."""
 
 from __future__ import annotations
 
@@ -7,39 +7,7 @@ from operator import add
 
 import numpy as np
 
-from executor.kernels.call import Array, Blocked, Kernel, KernelCall
-from planner.errors import DataError
-
-BEYOND = 2.0**31
-"""The least integer that does not fit in 32 bits."""
-
-BEYOND_32_BITS = (
-    "integers beyond 32 bits, which a graph cannot hold: compute with them in double precision, as "
-    "x.double() * 1000003 % 97 does"
-)
-
-
-def copy_whole(call: KernelCall, out: Array, exact: Array) -> None:
-    """Write 64-bit integers to a 32-bit output. Raises DataError if one does not fit."""
-    call.xp.copyto(out, exact, casting="unsafe")
-    require_room(call, exact != out)
-
-
-def require_room(call: KernelCall, is_beyond: Array) -> None:
-    """Raise a DataError if an integer of a call does not fit in 32 bits. A GPU records it in `faults` instead."""
-    if call.faults is not None:
-        call.xp.logical_or(call.faults, is_beyond.any(), out=call.faults)
-    elif bool(is_beyond.any()):
-        raise DataError(BEYOND_32_BITS)
-
-
-def spread(array: Array, dims: tuple[int, ...], rank: int) -> Array:
-    """Return a view of `array` with `rank` dimensions: its dimension j becomes dims[j], the others have extent 1."""
-    order = sorted(range(len(dims)), key=lambda j: dims[j])
-    shape = [1] * rank
-    for extent, dim in zip(array.shape, dims, strict=True):
-        shape[dim] = extent
-    return array.transpose(order).reshape(shape)
+from executor.kernels.call import BEYOND, Blocked, Kernel, KernelCall, require_room
 
 
 def sigmoid(call: KernelCall) -> None:

@@ -9,8 +9,7 @@ from types import ModuleType
 
 import numpy as np
 
-from executor.kernels.call import Array, Kernel, KernelCall
-from executor.kernels.elementwise import copy_whole
+from executor.kernels.call import Array, Kernel, KernelCall, copy_whole
 from tdl.operator import named
 
 ADDED_ELEMENTS = 1 << 18

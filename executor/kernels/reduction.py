@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from executor.kernels.call import Kernel, KernelCall
-from executor.kernels.elementwise import copy_whole
+from executor.kernels.call import Kernel, KernelCall, copy_whole
 from tdl.operator import named
 
 

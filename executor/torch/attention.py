@@ -16,7 +16,7 @@ import torch.nn.functional as F  # noqa: N812  # as PyTorch's users know it
 
 from executor.kernels import KERNELS, Array, Kernel, KernelCall, run
 from executor.kernels.attention import apart
-from executor.kernels.elementwise import spread
+from executor.kernels.call import spread
 from executor.torch.tensors import NARROW, tensor_of, tensors_of, widened
 
 # PyTorch's fused attention on a GPU, for whole rows and keys: flash attention for 16 bits, else the efficient

@@ -10,7 +10,7 @@ from typing import Any, cast
 import torch
 
 from executor.kernels import Array, Kernel, KernelCall
-from executor.kernels.elementwise import require_room
+from executor.kernels.call import require_room
 from executor.torch.tensors import array_of, tensor_of
 from planner.errors import DataError, InputError
 from planner.graph.opaque_ops import CALL, GRADIENT, OWN_NAMESPACES
