@@ -5,7 +5,6 @@ from executor.kernels import (
     convolution,
     derived,
     elementwise,
-    gelu,
     loss,
     matrix,
     pooling,
@@ -22,14 +21,13 @@ from executor.kernels.call import (
     run as run,
 )
 from executor.kernels.derived import DerivedKernel, KernelTable
-from executor.kernels.gelu import Gelu
+from executor.kernels.elementwise import Gelu
 from executor.kernels.matrix import ADDING as ADDING
 
 KERNELS: dict[str, Kernel] = KernelTable(
     {
         **derived.KERNELS,
         **elementwise.KERNELS,
-        **gelu.KERNELS,
         **matrix.KERNELS,
         **attention.KERNELS,
         **convolution.KERNELS,
