@@ -1,17 +1,6 @@
 """Kernels: one function for each operator of the catalog, with the same code for NumPy and CuPy arrays."""
 
-from executor.kernels import (
-    attention,
-    convolution,
-    derived,
-    elementwise,
-    loss,
-    matrix,
-    pooling,
-    reduction,
-    selection,
-    shape,
-)
+from executor.kernels import attention, convolution, derived, elementwise, matrix, pooling, reduction, selection, shape
 from executor.kernels.call import (
     Array as Array,
     Blocked,
@@ -33,7 +22,6 @@ KERNELS: dict[str, Kernel] = KernelTable(
         **convolution.KERNELS,
         **pooling.KERNELS,
         **reduction.KERNELS,
-        **loss.KERNELS,
         **selection.KERNELS,
         **shape.KERNELS,
     }
