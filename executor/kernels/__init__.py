@@ -1,6 +1,6 @@
 """Kernels: one function for each operator of the catalog, with the same code for NumPy and CuPy arrays."""
 
-from executor.kernels import attention, convolution, derived, elementwise, matrix, pooling, reduction, selection, shape
+from executor.kernels import attention, convolution, derived, elementwise, matrix, pooling, reduction, selection
 from executor.kernels.call import (
     Array as Array,
     Blocked,
@@ -23,12 +23,11 @@ KERNELS: dict[str, Kernel] = KernelTable(
         **pooling.KERNELS,
         **reduction.KERNELS,
         **selection.KERNELS,
-        **shape.KERNELS,
     }
 )
 """The kernel of every operator, by name. `executor.torch` adds kernels that call PyTorch's operators."""
 
-NATIVE = shape.MOVING | selection.CHOOSING | selection.SUMMING | {"cast"}
+NATIVE = selection.MOVING | selection.CHOOSING | selection.SUMMING | {"cast"}
 NATIVE |= {op for op, kernel in KERNELS.items() if isinstance(kernel, Blocked | DerivedKernel | Gelu)}
 """Operators whose kernels take 16-bit operands directly."""
 
