@@ -7,7 +7,7 @@ pytest.importorskip("torch")
 from operator_verification import CheckOptions, check_operator
 
 from executor.kernels import KERNELS, KernelCall
-from executor.torch import attention, weight_updates
+from executor.torch import attention, elementwise
 from executor.torch.kernels import KERNEL_SET, TORCH_KERNELS
 
 OPTIONS = CheckOptions(cases=4, kinds=("kernel", "split"), kernels=KERNEL_SET.kernels)
@@ -79,7 +79,7 @@ def test_adam_of_a_large_weight(op, dtype, places):
 
     def updated(kernels):
         rng = np.random.default_rng(0)
-        operands = [rng.random(weight_updates.LEAST).astype(dtype) for _ in range(4)]
+        operands = [rng.random(elementwise.LEAST).astype(dtype) for _ in range(4)]
         outputs = [operands[place] for place in places] if places else [np.empty_like(x) for x in operands[:3]]
         kernels[op](KernelCall(np, (*operands, np.array(3, np.int32)), outputs, settings, {}, ()))
         return outputs
