@@ -23,8 +23,7 @@ from executor.kernels.matrix import letters_of_product
 from executor.kernels.pooling import Framed, Window, dilation, local_ranges, reads, windows
 from executor.torch.attention import AT_ONCE, ATTENTION
 from executor.torch.elementwise import ELEMENTWISE, UPDATES
-from executor.torch.normal import NORMAL
-from executor.torch.normalization import NORMALIZATION, RMS_NORM, SOFTMAX
+from executor.torch.normalization import NORMAL, NORMALIZATION, RMS_NORM, SOFTMAX
 from executor.torch.pooling import POOLING
 from executor.torch.tensors import PRODUCTS, obstacle, tensor_of, tensors_of, widened
 from executor.values import ArrayModule
