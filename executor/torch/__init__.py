@@ -14,10 +14,10 @@ import torch
 
 from executor.backend import ON_STREAM
 from executor.kernels import KERNELS, LIBRARIES
+from executor.torch.batches import read
 from executor.torch.distributed import Distributed as Distributed, distribute as distribute
 from executor.torch.kernels import KERNEL_SET
 from executor.torch.opaque import OPAQUE_KERNELS
-from executor.torch.state_files import read
 from executor.values import ArrayModule
 from executor.weights.loading import ANY_OTHER, READERS
 from planner.failures import describe_failure, out_of_memory

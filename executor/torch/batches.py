@@ -1,12 +1,14 @@
-"""Batches of tensors: a whole batch on all ranks, or each rank's rows of it."""
+"""Tensors from outside: whole batches or each rank's rows of them, and state dicts in files of `torch.save`."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from math import prod
+from pathlib import Path
 from typing import Any
 from zlib import crc32
 
+import ml_dtypes
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -15,8 +17,8 @@ from torch import nn
 from executor.cluster import Cluster, HostArray, raw_bytes
 from executor.data import HeldOut, data_tensors
 from executor.data.base import check_numbers
-from executor.torch.state_files import array_of
 from executor.values import Array, ArrayModule, Tile, indices, rows
+from executor.weights.loading import InMemory, WeightsError
 from planner.errors import InputError
 from planner.graph.ir import Graph, Tensor, groups
 from planner.pytorch.arguments import Arguments, Inputs
@@ -136,3 +138,27 @@ def _put_together(name: str, array: HostArray, offers: list[HostArray | int]) ->
 
 def _listed(tensors: Any) -> Sequence[Any]:
     return tensors if isinstance(tensors, tuple | list) else (tensors,)
+
+
+def read(path: Path) -> InMemory:
+    """Return the tensors of a file by name, mapped into memory. Raises WeightsError if it holds anything else.
+
+    Nothing in the file is executed.
+    """
+    try:
+        state = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+    except Exception as error:  # any kind, depending on the damage
+        first = str(error).strip().partition("\n")[0]
+        raise WeightsError(f"{path}: expected a state dict, as torch.save writes it, found another: {first}") from error
+    is_named = isinstance(state, Mapping) and all(isinstance(name, str) for name in state)
+    if not is_named or not all(isinstance(tensor, torch.Tensor) for tensor in state.values()):
+        raise WeightsError(f"{path}: expected a state dict, tensors by name, found {type(state).__name__} of others")
+    return InMemory({name: array_of(tensor) for name, tensor in state.items()})
+
+
+def array_of(tensor: torch.Tensor) -> HostArray:
+    """Return a tensor in host memory as an array. NumPy itself has no bfloat16."""
+    tensor = tensor.detach().contiguous()
+    if tensor.dtype is torch.bfloat16:
+        return np.asarray(tensor.view(torch.int16).numpy().view(ml_dtypes.bfloat16))
+    return np.asarray(tensor.numpy())

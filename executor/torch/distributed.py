@@ -26,11 +26,10 @@ from executor.backend import array_module, require_dtypes
 from executor.checkpoint import checksum, file_digest, require_agreement
 from executor.cluster import HostArray
 from executor.process.environment import is_torchrun
-from executor.torch.batches import Batch, Tensors
+from executor.torch.batches import Batch, Tensors, array_of
 from executor.torch.checkpoints import ADVICE, Checkpoints, TrainingState
 from executor.torch.optimizers import PlannedUpdates, torch_optimizer
 from executor.torch.ranks import cluster, join
-from executor.torch.state_files import array_of
 from executor.torch.tensors import tensor_of
 from executor.training import Trainer, rank_programs
 from executor.values import stream

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from executor.torch.state_files import array_of
+from executor.torch.batches import array_of
 from executor.torch.tensors import tensor_of
 from executor.training import Trainer
 from planner.errors import PlanError

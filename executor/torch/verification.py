@@ -20,8 +20,7 @@ from torch.utils._pytree import tree_map
 from executor.backend import asnumpy
 from executor.check import Difference, least_precise, tolerance, with_rounding
 from executor.cluster import HostArray, single_rank
-from executor.torch.batches import Batch
-from executor.torch.state_files import array_of
+from executor.torch.batches import Batch, array_of
 from executor.training import Trainer, rank_programs
 from executor.weights import Weights
 from planner.errors import GraphError

@@ -25,8 +25,7 @@ from torch.overrides import TorchFunctionMode
 
 from executor.check import relative_difference, tolerance, trained_alone
 from executor.cluster import single_rank
-from executor.torch.batches import Batch
-from executor.torch.state_files import array_of
+from executor.torch.batches import Batch, array_of
 from executor.torch.verification import Rounded
 from executor.training import Trainer, rank_programs
 from executor.weights import Weights

@@ -9,8 +9,7 @@ import torch
 
 from executor.check import relative_difference
 from executor.cluster import single_rank
-from executor.torch.batches import Batch
-from executor.torch.state_files import array_of
+from executor.torch.batches import Batch, array_of
 from executor.training import Trainer, rank_programs
 from executor.weights import Weights
 from planner.graph import Optimizer

@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 from safetensors.torch import load_file, save_model  # noqa: E402
 
 from executor.cluster import single_rank  # noqa: E402
-from executor.torch.state_files import array_of  # noqa: E402
+from executor.torch.batches import array_of  # noqa: E402
 from executor.training import Trainer, rank_programs  # noqa: E402
 from executor.weights import Weights, WeightsError  # noqa: E402
 from executor.weights.saving import save_weights  # noqa: E402

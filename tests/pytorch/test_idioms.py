@@ -7,8 +7,7 @@ torch = pytest.importorskip("torch")
 
 from executor.cluster import single_rank  # noqa: E402
 from executor.data import DataError  # noqa: E402
-from executor.torch.batches import Batch  # noqa: E402
-from executor.torch.state_files import array_of  # noqa: E402
+from executor.torch.batches import Batch, array_of  # noqa: E402
 from executor.training import Trainer, rank_programs  # noqa: E402
 from executor.weights import Weights  # noqa: E402
 from planner.graph.optimizers import Optimizer  # noqa: E402

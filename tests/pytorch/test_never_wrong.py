@@ -11,8 +11,7 @@ import torch.nn.functional as F  # noqa: E402, N812
 from torch import nn  # noqa: E402
 
 from executor.cluster import single_rank  # noqa: E402
-from executor.torch.batches import Batch  # noqa: E402
-from executor.torch.state_files import array_of  # noqa: E402
+from executor.torch.batches import Batch, array_of  # noqa: E402
 from executor.training import Trainer, rank_programs  # noqa: E402
 from executor.weights import Weights  # noqa: E402
 from planner.errors import GraphError  # noqa: E402
