@@ -3,32 +3,87 @@
 Softmax and layer norm are composed of PyTorch functions for their parts, because workers split them in the middle of
 what is one function in PyTorch. Images are NCHW, filters OIHW. PyTorch pads both sides equally, but a worker's share of
 an image is only padded at the tensor's border, so images are framed first and PyTorch gets no padding. Outputs of
-element-wise kernels may share memory with inputs.
+element-wise kernels may share memory with inputs. Maximum pooling of whole images is one function; its forward pass,
+which computes maxima and positions together, is slower on a CPU than that on arrays.
 """
 
 from __future__ import annotations
 
 from collections import ChainMap
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from math import prod
+from typing import cast
 
+import numpy as np
 import torch
 import torch.nn.functional as F  # noqa: N812  # as PyTorch's users know it
 
-from executor.kernels import KERNELS, NATIVE, Kernel, KernelCall, KernelSet
+from executor.kernels import KERNELS, NATIVE, Kernel, KernelCall, KernelSet, run
 from executor.kernels.call import Action, Range
 from executor.kernels.matrix import letters_of_product
 from executor.kernels.pooling import Framed, Window, dilation, local_ranges, reads, windows
 from executor.torch.attention import AT_ONCE, ATTENTION
 from executor.torch.elementwise import ELEMENTWISE, UPDATES
 from executor.torch.normalization import NORMAL, NORMALIZATION, RMS_NORM, SOFTMAX
-from executor.torch.pooling import POOLING
-from executor.torch.tensors import PRODUCTS, obstacle, tensor_of, tensors_of, widened
+from executor.torch.tensors import PRODUCTS, are_computed, obstacle, tensor_of, tensors_of, widened
 from executor.values import ArrayModule
 from planner.errors import InputError
 from tdl.operator import named
+
+FORWARD, BACKWARD = "max_pool2d_with_indices", "max_pool2d_with_indices_backward"
+
+
+def _is_whole(call: KernelCall, tensors: list[torch.Tensor], image: torch.Tensor) -> bool:
+    """Return whether a call has dense images and all windows, each narrower than the image."""
+    extents, (_, across) = cast("Mapping[str, int]", call.attributes["extents"]), call.pair("kernel")
+    is_whole = all(call.ranges[name] == (0, extents[name]) for name in ("y", "x", "dy", "dx") if name in extents)
+    is_dense = image.is_contiguous() and are_computed(call, tensors)
+    return is_whole and is_dense and image.is_floating_point() and (across - 1) * dilation(call)[1] < image.shape[3]
+
+
+def _starts(call: KernelCall, image: torch.Tensor, windows: torch.Tensor) -> torch.Tensor:
+    """Return the flat positions in an image at which windows start.
+
+    Positions in the padding count from the row before.
+    """
+    (down, across), padding, width = call.pair("stride"), call.pair("padding"), image.shape[3]
+    rows, columns = map(partial(torch.arange, device=image.device), windows.shape[2:])
+    return (rows[:, None] * down - padding[0]) * width + (columns * across - padding[1])
+
+
+def max_pool2d_with_indices(call: KernelCall) -> None:
+    """Compute each window's maximum, and the offset within the whole window of its first occurrence."""
+    (image,), (values, offsets) = tensors_of(call)
+    if call.xp is np or not _is_whole(call, [image], image):
+        run(KERNELS[FORWARD], call)
+        return
+    kernel, steps, width = call.pair("kernel"), dilation(call), image.shape[3]
+    maxima, places = aten.max_pool2d_with_indices(image, kernel, call.pair("stride"), call.pair("padding"), steps)
+    values.copy_(maxima)
+    distances = places.sub_(_starts(call, image, values))
+    rows = distances.div(steps[0] * width, rounding_mode="floor").mul_(kernel[1])
+    offsets.copy_(rows.add_(distances.remainder_(width).div_(steps[1], rounding_mode="floor")))
+
+
+def max_pool2d_with_indices_backward(call: KernelCall) -> None:
+    """Add each window's gradient to the element where its maximum first occurred."""
+    (grad, offsets), (out,) = tensors_of(call)
+    if not _is_whole(call, [grad, offsets, out], out):
+        run(KERNELS[BACKWARD], call)
+        return
+    kernel, steps, width = call.pair("kernel"), dilation(call), out.shape[3]
+    down, across = map(partial(torch.arange, device=grad.device), kernel)
+    nowhere = down.new_full((1,), -out.numel())  # NaN has an offset beyond all others
+    of_offset = torch.cat(((down[:, None] * (steps[0] * width) + across * steps[1]).flatten(), nowhere))
+    places = of_offset.index_select(0, offsets.flatten()).view(offsets.shape).add_(_starts(call, out, grad))
+    geometry = kernel, call.pair("stride"), call.pair("padding"), steps, False
+    aten.max_pool2d_with_indices_backward.grad_input(grad, out, *geometry, places.clamp_(min=-1), grad_input=out)
+
+
+POOLING: dict[str, Kernel] = {FORWARD: max_pool2d_with_indices, BACKWARD: max_pool2d_with_indices_backward}
+"""Kernels by operator."""
 
 
 def captured(xp: ArrayModule, queue: Action) -> Action:
