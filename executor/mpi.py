@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 from executor.cluster import Cluster, T
 from executor.process.environment import launcher_place
 from executor.process.guard import end_job
-from executor.progress import obstacle as counters_obstacle
-from executor.shared_memory import first_reason, neighbours, unlink_segments
+from executor.shared_memory import counters_obstacle, first_reason, neighbours, unlink_segments
 from executor.transport import CHOICES, REGISTERED, Choice, TransportError, TransportSpec, plain_arena
 from executor.transport.ipc import ipc, ipc_arena, obstacle as ipc_obstacle
 from executor.transport.nccl import Nccl, obstacle as nccl_obstacle

@@ -16,8 +16,7 @@ import numpy as np
 from mpi4py import MPI
 
 from executor.arena import Arena, Memory
-from executor.progress import obstacle as counters_obstacle
-from executor.shared_memory import first_reason, neighbours
+from executor.shared_memory import counters_obstacle, first_reason, neighbours
 from executor.transport.nccl import Nccl, obstacle as nccl_obstacle
 from executor.transport.point_to_point import PointToPoint
 from executor.transport.shared import Fence, Shared

@@ -1,6 +1,6 @@
 """Transports of ranks that map each other's arenas: the receiver of pieces copies or sums them directly from there.
 
-Nothing is packed and no rank is interrupted. The ranks' counters (`executor/progress.py`) say when pieces are
+Nothing is packed and no rank is interrupted. The ranks' counters (`executor/shared_memory.py`) say when pieces are
 available, and when they may be overwritten. Messages to and from ranks of other hosts use another transport, by default
 `PointToPoint`.
 
@@ -23,8 +23,7 @@ from mpi4py import MPI
 from executor.arena import Arena, Memory
 from executor.exchange import Action, arrival, in_order, nothing
 from executor.multifetch import Pair, address
-from executor.progress import Progress
-from executor.shared_memory import exchanged, neighbours
+from executor.shared_memory import Progress, exchanged, neighbours
 from executor.transport.messages import Messages
 from executor.transport.point_to_point import PointToPoint
 from executor.values import Array, ArrayModule

@@ -1,6 +1,6 @@
 """The command as if half the ranks were on another host: python -m tests.cupy_double.two_hosts PLAN ..."""
 
-from executor import mpi, progress, shared_memory
+from executor import mpi, shared_memory
 from executor.mpi import job_cluster
 from executor.transport import ipc, nccl, point_to_point, shared
 from tensor_partitioner.commands.execute import execute
@@ -14,6 +14,6 @@ def half(comm):
 
 
 if __name__ == "__main__":
-    for module in (shared_memory, progress, mpi, ipc, nccl, point_to_point, shared):
+    for module in (shared_memory, mpi, ipc, nccl, point_to_point, shared):
         module.neighbours = half
     command_main(execute, job_cluster())
