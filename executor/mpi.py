@@ -16,8 +16,7 @@ from executor.process.environment import launcher_place
 from executor.process.guard import end_job
 from executor.shared_memory import counters_obstacle, first_reason, neighbours, unlink_segments
 from executor.transport import CHOICES, REGISTERED, Choice, TransportError, TransportSpec, plain_arena
-from executor.transport.ipc import ipc, ipc_arena, obstacle as ipc_obstacle
-from executor.transport.nccl import Nccl, obstacle as nccl_obstacle
+from executor.transport.gpus import Nccl, ipc, ipc_arena, ipc_obstacle, nccl_obstacle
 from executor.transport.point_to_point import PointToPoint, doze, host_place, wait_for
 from executor.transport.shared import Shared, shared_arena
 from executor.values import ArrayModule

@@ -10,8 +10,8 @@ import sys
 from executor.backend import array_module
 from executor.mpi import TRANSPORTS, job_cluster
 from executor.process.launch import job_main
-from executor.transport import messages, nccl
-from executor.transport.ipc import Events
+from executor.transport import gpus, messages
+from executor.transport.gpus import Events
 from executor.worker import Worker
 from tests.executor.on_ranks import own
 from tests.executor.programs import exchange, expected
@@ -21,7 +21,7 @@ SLOW = 1
 DELAYS_S = (1e-4, 0.03)
 """Before each piece of work; that of the slow rank's device, too."""
 
-OWNERS = {"ipc": Events, "nccl": nccl, "p2p": messages}
+OWNERS = {"ipc": Events, "nccl": gpus, "p2p": messages}
 
 
 def run(ranks, transport, left_out):

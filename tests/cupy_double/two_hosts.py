@@ -2,7 +2,7 @@
 
 from executor import mpi, shared_memory
 from executor.mpi import job_cluster
-from executor.transport import ipc, nccl, point_to_point, shared
+from executor.transport import gpus, point_to_point, shared
 from tensor_partitioner.commands.execute import execute
 from tensor_partitioner.commands.on_ranks import command_main
 
@@ -14,6 +14,6 @@ def half(comm):
 
 
 if __name__ == "__main__":
-    for module in (shared_memory, mpi, ipc, nccl, point_to_point, shared):
+    for module in (shared_memory, mpi, gpus, point_to_point, shared):
         module.neighbours = half
     command_main(execute, job_cluster())
