@@ -9,10 +9,9 @@ from functools import partial
 
 import numpy as np
 
-from executor.arena import Memory
+from executor.arena import Action, Memory, combiner
 from executor.backend import synchronize
 from executor.cluster import Cluster
-from executor.exchange import Action, combiner
 from executor.kernels import KERNELS, LIBRARIES, NATIVE, KernelCall, KernelSet
 from executor.kernels.call import BEYOND_32_BITS
 from executor.schedules import Rate

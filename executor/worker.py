@@ -9,9 +9,8 @@ from types import ModuleType
 
 import numpy as np
 
-from executor.arena import Arena, Memory
+from executor.arena import Action, Arena, Memory, in_order, nothing
 from executor.backend import HOST_CLOCK, Clock, on_one_stream, synchronize
-from executor.exchange import Action, in_order, nothing
 from executor.kernel_calls import KernelCalls, kernel_calls
 from executor.kernels import LIBRARIES, KernelSet
 from executor.schedules import LEARNING_RATE, Rate

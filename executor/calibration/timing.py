@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from executor.arena import Arena, Memory
+from executor.arena import Action, Arena, Memory
 from executor.backend import HOST_CLOCK, BackendError, device_place, elapsed_s, require_dtypes
 from executor.calibration.bench import (
     LARGE_BYTES,
@@ -36,7 +36,6 @@ from executor.calibration.bench import (
 )
 from executor.cluster import Cluster
 from executor.data import DATA_SETS
-from executor.exchange import Action
 from executor.kernel_calls import KernelCalls, kernel_calls, kernel_set
 from executor.needs import release
 from executor.schedules import Rate

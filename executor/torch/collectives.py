@@ -17,8 +17,7 @@ from typing import Any
 import numpy as np
 import torch.distributed as dist
 
-from executor.arena import Memory
-from executor.exchange import Action, copying, in_order, local, nothing
+from executor.arena import Action, Memory, copying, in_order, local, nothing
 from executor.multifetch import Pair
 from executor.torch.tensors import tensor_of
 from executor.torch.transport import LocalSockets, ProcessGroupMessages, others_may_be_lost

@@ -28,8 +28,7 @@ from uuid import uuid4
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import _get_default_store as default_store  # where all ranks met
 
-from executor.arena import Memory
-from executor.exchange import Action
+from executor.arena import Action, Memory
 from executor.process.guard import GRACE_S
 from executor.torch.tensors import tensor_of
 from executor.transport.messages import Messages, Staged, Staging, staging

@@ -13,8 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from executor.arena import Arena, Memory
-from executor.exchange import Action
+from executor.arena import Action, Arena, Memory
 from executor.values import ArrayModule
 from planner.errors import InputError
 from planner.program.tasks import Receive, Send, Wait

@@ -23,9 +23,8 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
-from executor.arena import Arena, Memory
+from executor.arena import Action, Arena, Memory
 from executor.backend import advice, chain
-from executor.exchange import Action
 from executor.multifetch import address
 from executor.shared_memory import counters_obstacle, first_reason, neighbours
 from executor.transport import shared_gpu

@@ -10,9 +10,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from executor.arena import Memory
+from executor.arena import (
+    Action,
+    Contribution,
+    Memory,
+    arrival,
+    copying,
+    in_order,
+    nothing,
+    packing,
+    staged_contributions,
+)
 from executor.backend import chain
-from executor.exchange import Action, Contribution, arrival, copying, in_order, nothing, packing, staged_contributions
 from executor.multifetch import address
 from executor.values import Array
 from planner.layout.region import normalize

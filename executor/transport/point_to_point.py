@@ -8,8 +8,7 @@ from collections.abc import Callable, Mapping
 
 from mpi4py import MPI
 
-from executor.arena import Memory
-from executor.exchange import Action
+from executor.arena import Action, Memory
 from executor.shared_memory import neighbours
 from executor.transport.messages import HostBytes, Messages, Staged, staging
 from planner.program.tasks import Compute

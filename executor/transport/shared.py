@@ -20,8 +20,7 @@ from itertools import pairwise
 import numpy as np
 from mpi4py import MPI
 
-from executor.arena import Arena, Memory
-from executor.exchange import Action, arrival, in_order, nothing
+from executor.arena import Action, Arena, Memory, arrival, in_order, nothing
 from executor.multifetch import Pair, address
 from executor.shared_memory import Progress, exchanged, neighbours
 from executor.transport.messages import Messages

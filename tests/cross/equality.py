@@ -21,9 +21,9 @@ import numpy as np
 from mpi4py import MPI
 from threadpoolctl import threadpool_limits
 
+from executor.arena import Action
 from executor.cluster import Cluster
 from executor.data import Random
-from executor.exchange import Action
 from executor.mpi import job_cluster
 from executor.process.launch import job_main
 from executor.training import RankPrograms, Trainer, rank_programs

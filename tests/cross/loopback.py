@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from executor.exchange import combiner, identity
+from executor.arena import combiner, identity
 from executor.kernels import KERNELS, KernelCall, run
 from executor.values import Tile, fill, stream
 from planner.layout import elements, local_shape

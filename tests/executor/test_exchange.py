@@ -3,8 +3,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from executor.arena import Arena, Memory
-from executor.exchange import packing, unpacking
+from executor.arena import Arena, Memory, packing, unpacking
 from executor.transport.messages import Mirrored, Staging, staging
 from planner.program.tasks import Message, Piece, WorkerProgram
 from tests import cupy_double

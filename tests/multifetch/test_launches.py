@@ -3,7 +3,7 @@
 import pytest
 from mpi4py import MPI
 
-from executor import exchange
+from executor import arena as transfers
 from executor.arena import Arena
 from executor.transport.point_to_point import PointToPoint
 from executor.worker import Worker
@@ -25,9 +25,9 @@ def test_one_launch_for_each_half_of_a_transfer(monkeypatch, model):
 
     def launch(_xp, moves):
         launches.append(moves)
-        return exchange.nothing
+        return transfers.nothing
 
-    monkeypatch.setattr(exchange, "MultiFetch", launch)
+    monkeypatch.setattr(transfers, "MultiFetch", launch)
     options = {"image": 16} if model.startswith("cnn") else {"unroll": 3}
     program = Lowering(search(build(model, batch=8, **options), SearchOptions(ways=(2, 2)))).worker(1)
     with cupy_double.installed() as cupy:
