@@ -34,7 +34,7 @@ class Cluster(ABC):
     ranks_on_host: int
     cores: int
     library: str = field(default="arrays", kw_only=True)
-    """The library whose kernels jobs run; see `executor.kernel_calls`."""
+    """The library whose kernels jobs run; see `executor.worker`."""
 
     @property
     def crowded(self) -> bool:

@@ -15,12 +15,12 @@ import numpy as np
 
 from executor.backend import device_place
 from executor.cluster import Cluster
-from executor.kernel_calls import AUTO, kernel_calls
 from executor.kernels import LIBRARIES
 from executor.kernels.call import NARROW
 from executor.kernels.derived import UPDATES
 from executor.process.launch import SharedError
 from executor.training import RankPrograms
+from executor.worker import AUTO, kernel_calls
 from planner.failures import BAD_INPUT
 from planner.grouping import grouped
 from planner.program.tasks import Receive, Send, SlicedCall, WorkerProgram, distinct, extents

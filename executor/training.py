@@ -14,13 +14,12 @@ from executor.arena import Memory
 from executor.backend import HOST_CLOCK, Clock, asnumpy
 from executor.cluster import Cluster, HostArray
 from executor.data import DataSet, HeldOut, data_tensors
-from executor.kernel_calls import kernel_set
 from executor.process.launch import agree
 from executor.schedules import CONSTANT, Rate, Schedule
 from executor.transport import Transport
 from executor.values import Tile, fill, indices, stream
 from executor.weights import Weights
-from executor.worker import Worker
+from executor.worker import Worker, kernel_set
 from planner.graph.ir import Graph, Tensor
 from planner.graph.training import inference_graph
 from planner.layout import Region

@@ -36,12 +36,11 @@ from executor.calibration.bench import (
 )
 from executor.cluster import Cluster
 from executor.data import DATA_SETS
-from executor.kernel_calls import KernelCalls, kernel_calls, kernel_set
 from executor.needs import release
 from executor.schedules import Rate
 from executor.training import RankPrograms, Trainer
 from executor.values import Array
-from executor.worker import Worker
+from executor.worker import KernelCalls, Worker, kernel_calls, kernel_set
 from planner.graph.ir import ITEM_BYTES
 from planner.grouping import grouped
 from planner.program.task_keys import computed_dtype, posted, received, sent, spelled_compute

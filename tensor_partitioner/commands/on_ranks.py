@@ -17,10 +17,10 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from executor.cluster import Cluster
-from executor.kernel_calls import AUTO
 from executor.process.environment import is_torchrun
 from executor.process.launch import agree, hear_of_each_other, job_main, require_alike
 from executor.transport import CHOICES
+from executor.worker import AUTO
 from planner.errors import InputError
 from planner.graph.ir import Graph
 from planner.graph.opaque_ops import calls_pytorch, others_called

@@ -8,7 +8,7 @@ import pytest
 pytest.importorskip("torch")
 import executor.torch  # noqa: F401 (registers PyTorch's kernels)
 import planner
-from executor import kernel_calls
+from executor import worker
 from executor.cluster import single_rank
 from executor.data import Random
 from executor.kernels import KERNELS, LIBRARIES
@@ -32,7 +32,7 @@ def trained(library):
 
 def test_an_operator_is_computed_by_what_took_the_least_seconds(monkeypatch):
     seconds = {(op, name): float((op == "mm") == (name == "torch")) for op in TORCH_KERNELS for name in LIBRARIES}
-    monkeypatch.setattr(kernel_calls, "_seconds", lambda _: seconds)
+    monkeypatch.setattr(worker, "_seconds", lambda _: seconds)
     trainer, _ = trained("auto")
     assert trainer.kernels.kernels["mm"] is KERNELS["mm"]
     assert trainer.kernels.kernels["convolution"] is TORCH_KERNELS["convolution"]
@@ -43,7 +43,7 @@ def test_an_operator_is_computed_by_what_took_the_least_seconds(monkeypatch):
 
 def test_what_is_measured_are_operators_of_the_program_that_libraries_compute_apart():
     trainer, _ = trained("arrays")
-    seconds = kernel_calls._seconds(trainer.worker.memory)
+    seconds = worker._seconds(trainer.worker.memory)
     used = {node.op for node in GRAPH.nodes}
     assert {op for op, _ in seconds} == used & set(TORCH_KERNELS)
     assert all(taken > 0 for taken in seconds.values())
