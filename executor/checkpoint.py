@@ -27,7 +27,7 @@ from executor.cluster import Cluster, HostArray, raw_bytes
 from executor.process.guard import ERRORS
 from executor.process.launch import SharedError, agree, on_first_rank, require_alike
 from executor.training import Trainer
-from executor.weights.loading import Safetensors
+from executor.weights import Safetensors
 from executor.weights.saving import write_tensors
 from planner.errors import InputError
 from planner.files import format_of, named_errors, write_json

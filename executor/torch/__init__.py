@@ -19,7 +19,7 @@ from executor.torch.distributed import Distributed as Distributed, distribute as
 from executor.torch.kernels import KERNEL_SET
 from executor.torch.opaque import OPAQUE_KERNELS
 from executor.values import ArrayModule
-from executor.weights.loading import ANY_OTHER, READERS
+from executor.weights import ANY_OTHER, READERS
 from planner.failures import describe_failure, out_of_memory
 
 

@@ -18,7 +18,7 @@ from executor.cluster import Cluster, HostArray, raw_bytes
 from executor.data import HeldOut, data_tensors
 from executor.data.base import check_numbers
 from executor.values import Array, ArrayModule, Tile, indices, rows
-from executor.weights.loading import InMemory, WeightsError
+from executor.weights import InMemory, WeightsError
 from planner.errors import InputError
 from planner.graph.ir import Graph, Tensor, groups
 from planner.pytorch.arguments import Arguments, Inputs

@@ -33,8 +33,7 @@ from executor.torch.ranks import cluster, join
 from executor.torch.tensors import tensor_of
 from executor.training import Trainer, rank_programs
 from executor.values import stream
-from executor.weights import Weights
-from executor.weights.loading import InMemory, Kind, WeightsError
+from executor.weights import InMemory, Kind, Weights, WeightsError
 from executor.weights.saving import state_dict
 from planner import layout as layouts
 from planner.errors import PlanError

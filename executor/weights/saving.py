@@ -15,7 +15,7 @@ from executor.backend import asnumpy
 from executor.cluster import HostArray, raw_bytes
 from executor.process.launch import SharedError, agree, on_first_rank
 from executor.training import Trainer
-from executor.weights.loading import CODES, Weights
+from executor.weights import CODES, Weights
 from planner.files import named_errors, take_place
 from planner.graph.ir import Entry, entries_of
 from planner.layout.region import coarser, holders

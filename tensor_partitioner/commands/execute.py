@@ -29,7 +29,7 @@ from executor.process.launch import SharedError, agree, digest, on_first_rank, r
 from executor.reporting import hardware, report, trace
 from executor.training import RankPrograms, rank_programs
 from executor.transport import transports_between
-from executor.weights.loading import READERS
+from executor.weights import READERS
 from planner.errors import InputError
 from planner.extensions import load_operators
 from planner.failures import BAD_INPUT, JOB_FAILED

@@ -14,8 +14,7 @@ import pytest
 from executor.checkpoint import Checkpoint, CheckpointError, Saver, checkpoints, graph_digest, saved_tensors
 from executor.process.launch import SharedError
 from executor.values import indices
-from executor.weights import saving
-from executor.weights.loading import Safetensors
+from executor.weights import Safetensors, saving
 from planner.graph.ir import Entry
 from planner.layout import owned_by_all
 from planner.layout.region import whole as whole_region

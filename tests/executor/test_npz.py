@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from executor.npz import Npz
-from executor.weights.loading import open_arrays
+from executor.weights import open_arrays
 from planner.errors import InputError
 
 ARRAYS = {"a": np.arange(60.0).reshape(3, 20), "b": np.array(2), "none": np.empty((0, 4), np.int32)}
