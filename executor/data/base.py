@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
-from executor.npz import Npz
 from executor.values import Array, ArrayModule, Tile, fill, hashed, indices, rows, stream
+from executor.weights import Npz
 from planner.errors import DataError
 from planner.graph.facts import batch_size, classification
 from planner.graph.ir import Graph, Init, Tensor

@@ -1,11 +1,13 @@
 """Weights in files: a module's state dict, checked against the entries of a graph, and read region by region.
 
-The entries of a graph are in the plan (`planner.graph.ir`). Each rank reads its own part; `saving` writes it.
+The entries of a graph are in the plan (`planner.graph.ir`). Each rank reads its own part; `saving` writes it. Arrays of
+NumPy's .npz files are read on access, and damage is reported in one line.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -15,7 +17,6 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 
 from executor.cluster import HostArray
-from executor.npz import Npz
 from executor.values import indices
 from planner.errors import InputError
 from planner.graph.ir import Entry, Graph, Tensor, content_digest, entries_of
@@ -215,3 +216,41 @@ def _listed(names: Iterable[str]) -> str:
     every = list(names)
     more = f" and {len(every) - SHOWN} more" if len(every) > SHOWN else ""
     return f"{', '.join(every[:SHOWN]) or 'none'}{more}"
+
+
+class Npz(Mapping[str, HostArray]):
+    """The arrays of a .npz file. None is cached, and nothing in the file is executed.
+
+    Raises OSError, or InputError if the file is damaged or not of this kind, on opening or when an array is read.
+    """
+
+    def __init__(self, path: Path) -> None:
+        with path.open("rb"):  # an OSError names the file
+            pass
+        self._path = path
+        with self._said():
+            self._file = np.load(path, allow_pickle=False)
+            if not isinstance(self._file, Mapping):
+                raise TypeError("found a single array, as numpy.save writes it")
+
+    def __getitem__(self, name: str) -> HostArray:
+        if name not in self._file:
+            raise KeyError(name)
+        with self._said():
+            array = self._file[name]
+            if not isinstance(array, np.ndarray):
+                raise TypeError(f"{name} is no array")
+            return array
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._file)
+
+    def __len__(self) -> int:
+        return len(self._file)
+
+    @contextmanager
+    def _said(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:  # NumPy, zipfile and decompressors raise many kinds
+            raise InputError(f"{self._path}: expected arrays as numpy.savez writes them: {error}") from error

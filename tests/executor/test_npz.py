@@ -5,8 +5,7 @@ import random
 import numpy as np
 import pytest
 
-from executor.npz import Npz
-from executor.weights import open_arrays
+from executor.weights import Npz, open_arrays
 from planner.errors import InputError
 
 ARRAYS = {"a": np.arange(60.0).reshape(3, 20), "b": np.array(2), "none": np.empty((0, 4), np.int32)}
