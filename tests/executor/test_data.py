@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_digits
 
-from executor.data import DATA_SETS, DataError, Random, data_set
-from executor.data.bundled import HELD_OUT, digit_images
+from executor.data import DATA_SETS, HELD_OUT, DataError, Random, data_set, digit_images
 from planner.graph.ir import Graph, Init, Tensor
 from tests.executor.training import get, index_of
 

@@ -6,8 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from executor.data import DataError, data_set, data_tensors
-from executor.data.bundled import CHARACTERS, HELD_OUT_CHARACTERS, source_files, source_text
+from executor.data import CHARACTERS, HELD_OUT_CHARACTERS, DataError, data_set, data_tensors, source_files, source_text
 from planner.models import build
 from tests.executor.training import get, index_of
 
