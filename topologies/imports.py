@@ -246,7 +246,9 @@ class _Matrix:
         if header is None:
             raise TopologyError("expected a header GPU0 GPU1 ... followed by a row for each, found none")
         self.names = list(_columns(header))
-        rows = {words[0]: words[1:] for words in lines[lines.index(header) + 1 :] if words and words[0] in self.names}
+        rows: dict[str, list[str]] = {}  # the first of each name: other matrices may follow, as of topo -p2p
+        for words in lines[lines.index(header) + 1 :]:
+            rows.setdefault(words[0] if words else "", words[1:])
         self.between: dict[tuple[str, str], str] = {}
         self.affinity: dict[str, str] = {}
         for name in self.names:

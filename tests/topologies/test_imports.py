@@ -84,6 +84,11 @@ def test_a_matrix(imported):
     }
 
 
+def test_matrices_of_peer_access_may_follow(imported):
+    peers = "\n \tGPU0\tGPU1\nGPU0\tX\tGNS\nGPU1\tGNS\tX\n"
+    assert imported(MATRIX + peers, V100).text == imported(MATRIX, V100).text
+
+
 def test_more_nvlinks_than_a_gpu_has_lead_to_a_switch(imported):
     switched = imported(NVLINKS, "a100-sxm4-80gb").machine
     assert {link.count for link in switched.links if link.type == "nvlink3-switch"} == {12}
