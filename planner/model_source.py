@@ -216,9 +216,15 @@ class _Watch(MetaPathFinder):
 def from_torch(module: object, inputs: Sequence[object], **options: object) -> Graph:
     """Return the training graph of a PyTorch module. See `planner.pytorch.from_torch` for the options.
 
-    Raises GraphError if the graph has no operator for part of the module, or if PyTorch is not installed.
+    Raises GraphError for an unknown option, if the graph has no operator for part of the module, or if PyTorch is not
+    installed.
     """
-    return cast(Graph, _of_pytorch("planner.pytorch").from_torch(module, inputs, **options))
+    function = _of_pytorch("planner.pytorch").from_torch
+    try:
+        signature(function).bind(module, inputs, **options)
+    except TypeError as error:
+        raise GraphError(f"from_torch: {error}") from error
+    return cast(Graph, function(module, inputs, **options))
 
 
 def _of_pytorch(module: str) -> Any:

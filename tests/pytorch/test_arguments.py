@@ -9,6 +9,7 @@ torch = pytest.importorskip("torch")
 import torch.nn.functional as F  # noqa: E402, N812
 from torch import nn  # noqa: E402
 
+import tensor_partitioner  # noqa: E402
 from executor.torch.verification import verified  # noqa: E402
 from planner.errors import GraphError  # noqa: E402
 from planner.pytorch import from_torch, graph_of  # noqa: E402
@@ -131,3 +132,8 @@ def test_data_that_are_changed_in_the_memory_of_others_are_told(function, view):
 def test_data_that_nothing_changes_may_share_memory():
     x = drawn(4, 6)
     trained_alike(Called(of_a_tensor), (x,), loss=F.mse_loss, targets=(x,))
+
+
+def test_an_unknown_option_of_the_import_is_named():
+    with pytest.raises(GraphError, match="from_torch: got an unexpected keyword argument 'dtype'"):
+        tensor_partitioner.from_torch(nn.Linear(2, 2), (torch.zeros(3, 2),), dtype="mixed")
