@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
 from math import ceil, gcd, prod
+from typing import Any
 
 import tdl
 from planner.layout.communication import Exchange
@@ -362,6 +363,15 @@ def contraction(signature: Signature) -> Contraction | None:
     dense = all(abs(factor) == 1 for index in window_indices for _, factor in index.terms)
     contiguous = frozenset(() if windows else (roles[name] for name in _contiguous(description)))
     return Contraction(roles, contiguous, windows, density, dense, shared)
+
+
+def share_of_groups(signature: Signature, held: Mapping[str, Any]) -> Any:
+    """Return the share of a grouped product's operations for iterations `held` of each variable; 1 for other operators.
+
+    A row has one group, so workers with fewer groups have fewer rows: as many as all have on average.
+    """
+    grouped = traits_of(signature.description).grouped
+    return 1.0 if grouped is None else held[grouped[1]] / signature.extents[grouped[1]]
 
 
 def _contiguous(description: tdl.Description) -> set[str]:

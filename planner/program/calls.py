@@ -9,7 +9,7 @@ from itertools import product
 import tdl
 from planner.errors import PlanError
 from planner.layout import Runs, Signature, Strategy, Ways, needed, production
-from planner.layout.geometry import contraction, reached, split_runs
+from planner.layout.geometry import contraction, reached, share_of_groups, split_runs
 from planner.layout.region import elements, length, offset
 from planner.program.tasks import SlicedCall
 from topologies.kernels import Product
@@ -63,9 +63,8 @@ class _NodeWorker:
             self._call({**together, **dict(zip(self.apart, chosen, strict=True))})
             for chosen in product(*(self.runs[name] for name in self.apart))
         )
-        operations = self.description.operations(
-            {name: length(self.runs[name]) if name in self.runs else extent for name, extent in extents.items()}
-        )
+        held = {name: length(self.runs[name]) if name in self.runs else extent for name, extent in extents.items()}
+        operations = self.description.operations(held) * share_of_groups(self.signature, held)
         form = contraction(self.signature)
         sizes = [{name: stop - start for name, (start, stop) in call.ranges.items()} for call in calls]
         products = () if form is None else tuple(map(form.product, sizes))

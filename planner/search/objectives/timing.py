@@ -22,7 +22,7 @@ from planner.graph.ir import ITEM_BYTES, Node, Tensor
 from planner.graph.micro_batches import phases_of_nodes, runs_of
 from planner.grouping import numbered_values, summed
 from planner.layout import Signature, Ways
-from planner.layout.geometry import contraction
+from planner.layout.geometry import contraction, share_of_groups
 from planner.layout.region import REMEMBERED, iteration_runs
 from planner.search.coarse.coarsen import CoarseGraph, Factor, NodeVariable
 from planner.search.costs.cost import Cost
@@ -199,6 +199,7 @@ def _operation_counts(node: NodeKernel, strategies: Strategies) -> PerWorker:
     total = np.zeros((len(strategies.states), prod(strategies.ways)))
     for count, names in description.work.terms:
         total += count * prod(iterations[name] for name in names)
+    total *= share_of_groups(node.signature, iterations)
     return total
 
 
