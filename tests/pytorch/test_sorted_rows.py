@@ -8,9 +8,13 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
 import planner  # noqa: E402
+from planner.errors import PlanError  # noqa: E402
+from planner.layout import Ways  # noqa: E402
 from planner.layout.geometry import contraction  # noqa: E402
 from planner.layout.region import signatures  # noqa: E402
+from planner.program.calls import node_work  # noqa: E402
 from planner.pytorch import from_torch  # noqa: E402
+from tdl.traits import traits_of  # noqa: E402
 from tests.pytorch.eager import differences  # noqa: E402
 
 TOKENS, WIDTH, INNER, EXPERTS, CHOSEN = 16, 8, 12, 4, 2
@@ -62,9 +66,13 @@ class Experts(nn.Module):
         if self.variant == "dropped":
             numbers = torch.where(scores.reshape(-1) > 0.3, numbers, -1)
         in_order, order = torch.sort(numbers, stable=True, descending=self.variant == "descending")
-        is_div = self.variant == "div"
+        is_div, is_masked = self.variant == "div", self.variant == "masked"
         rows = tokens[torch.div(order, self.chosen, rounding_mode="floor") if is_div else order // self.chosen]
         ends = self.ends(in_order, numbers, order)
+        if is_masked:
+            missing = (in_order >= EXPERTS).unsqueeze(-1)
+            in_order.clamp_(max=EXPERTS - 1)
+            rows.masked_fill_(missing, 0.0)
         if self.variant == "ends of another sort":
             ends = self.ends(torch.sort((numbers + 1) % EXPERTS, stable=True)[0], numbers, order)
         if self.variant == "cumulative":
@@ -74,6 +82,10 @@ class Experts(nn.Module):
         y = grouped_mm(y, self.down.transpose(-2, -1), ends)
         y = y.add_(self.bias[in_order]) if self.variant == "added in place" else y + self.bias[in_order]
         y = y * scores.reshape(-1)[order].unsqueeze(-1)
+        if self.variant == "normalized":
+            y = y * torch.rsqrt(y.pow(2).mean(-1, keepdim=True) + 1e-3)
+        if is_masked:
+            y.masked_fill_(missing, 0.0)
         if self.variant == "in place":
             tokens.mul_(2)
         if self.variant == "counts by row":
@@ -107,13 +119,21 @@ ORDER_MATTERS = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("variant", ["", "div", "added in place", *ORDER_MATTERS])
+@pytest.mark.parametrize("variant", ["", "div", "added in place", "masked", "normalized", *ORDER_MATTERS])
 def test_it_trains_as_in_pytorch_and_sorts_only_where_the_order_matters(variant):
     torch.manual_seed(0)
     inputs = torch.randn(TOKENS, WIDTH).double(), torch.randn(TOKENS, WIDTH).double()
     graph, of_loss, of_parameters = differences(Experts(variant).double(), inputs)
     assert max(of_loss, *of_parameters.values()) < 1e-11
     assert any(node.op == "sort" for node in graph.nodes) == (variant in ORDER_MATTERS)
+
+
+def test_tokens_of_one_expert_are_not_changed_in_their_own_memory():
+    torch.manual_seed(0)
+    inputs = torch.randn(TOKENS, WIDTH).double(), torch.randn(TOKENS, WIDTH).double()
+    graph, of_loss, of_parameters = differences(Experts("masked", chosen=1).double(), inputs)
+    assert max(of_loss, *of_parameters.values()) < 1e-11
+    assert all(node.op != "sort" for node in graph.nodes)
 
 
 @pytest.mark.parametrize(("tokens", "chosen"), [(1, 1), (1, 2), (5, 1), (5, EXPERTS)])
@@ -141,3 +161,18 @@ def test_products_are_counted_once_per_row():
     assert expected <= operations <= 1.1 * expected
     assert {product.batch for each in products for product in [contraction(each).product(each.extents)]} == {EXPERTS}
     assert {graph.tensors[node.outputs[0]].dtype for node in graph.nodes if "grouped_mm" in node.op} == {"bfloat16"}
+
+
+def test_workers_with_fewer_experts_count_fewer_operations():
+    graph = from_torch(Experts(), (torch.randn(TOKENS, WIDTH), torch.randn(TOKENS, WIDTH)))
+    for signature in signatures(graph).values():
+        if group := traits_of(signature.description).grouped:
+            whole = node_work(signature, (), Ways(()), 0).operations
+            shares = [node_work(signature, (group[1],), Ways((EXPERTS,)), each).operations for each in range(EXPERTS)]
+            assert shares == [whole / EXPERTS] * EXPERTS
+
+
+def test_expert_parallelism_of_grouped_products_is_refused():
+    graph = from_torch(Experts(), (torch.randn(TOKENS, WIDTH), torch.randn(TOKENS, WIDTH)))
+    with pytest.raises(PlanError, match="ep cannot split grouped products, only tp can"):
+        planner.plan(graph, parallel="dp=4,ep=4")

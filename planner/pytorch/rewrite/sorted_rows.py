@@ -23,9 +23,8 @@ from planner.pytorch.rewrite.constants import follow, is_open
 aten = torch.ops.aten
 
 Kind = Literal["numbers", "order", "rows", "inverse", "counts", "ends", "put back", "other"]
-"""What a node computes from a sort: the sorted numbers, their places before, other rows in that order, the inverse of
-the order, how often each number occurs, the cumulative counts, rows put back, or something that does not depend on the
-order."""
+"""What a node computes from a sort: the sorted numbers, their places before, rows read in that order, the order's
+inverse, how often each number occurs, the cumulative counts, rows put back, or something independent of the order."""
 
 Kinds = Mapping[Node, Kind]
 
@@ -39,11 +38,11 @@ GROUPED: Mapping[str, tuple[str, str]] = {
 """Operators that multiply consecutive rows by one matrix per group; the names of the rows and of the matrices."""
 
 COPIES = ("to", "_to_copy", "alias", "clone", "detach", "contiguous")
-BY_ELEMENT = (*COPIES, "floor_divide")
+BY_ELEMENT = (*COPIES, "floor_divide", "masked_fill", "masked_fill_")
 """Element-wise operators that PyTorch does not mark as such."""
 
-WITHIN_ROWS = ("unsqueeze", "chunk", "split", "slice", "narrow", "select")
-"""Operators that move elements within rows if `dim` is not the first dimension."""
+WITHIN_ROWS = ("unsqueeze", "chunk", "split", "slice", "narrow", "select", "mean", "sum")
+"""Operators that move or reduce elements within rows if `dim` is not the first dimension."""
 
 VIEWS = ("reshape", "view", "flatten")
 PLACES = ("topk", "sort", "max", "min")
@@ -63,8 +62,8 @@ LIBRARY = define({"grouped_rows(Tensor rows, Tensor matrices, Tensor groups) -> 
 def leave_rows_unsorted(trace: TracedModule, autocast: torch.dtype | None) -> None:
     """Remove every sort of positions that groups rows for products and is undone afterwards.
 
-    The products and what is computed of them in the order of the sort have the dtype `autocast`, if given, like other
-    products. `torch.autocast` does not know them.
+    The products, and what is computed from them in the order of the sort, are computed in the dtype `autocast`, if
+    given, because `torch.autocast` does not handle these operators.
     """
     for node in list(trace.nodes):
         if packet(node) == "sort" and not bound(node)["descending"] and _are_positions(node.all_input_nodes[0]):
@@ -130,11 +129,15 @@ def _kind(node: Node, kinds: Kinds) -> Kind | None:
         rows, matrices, ends = (kinds.get(given[operand]) for operand in (*GROUPED[name], "offs"))
         result = "rows" if rows in SORTED and matrices in UNSORTED and ends == "ends" else None
     elif SORTED.issuperset(of_operands) and (not name or name in WITHIN_ROWS):
-        rank = example(node.all_input_nodes[0]).dim() if name else 1
-        result = "rows" if not name or given.get("dim", 0) % (rank + (name == "unsqueeze")) else None
+        result = "rows" if not name or _is_within_rows(node, given.get("dim")) else None
     elif name in BY_ELEMENT or torch.Tag.pointwise in getattr(node.target, "tags", ()):
         result = "rows" if _is_by_row(node, kinds) else None
     return result
+
+
+def _is_within_rows(node: Node, dims: int | list[int] | None) -> bool:
+    rank = example(node.all_input_nodes[0]).dim() + (packet(node) == "unsqueeze")
+    return all(dim % rank for dim in (dims if isinstance(dims, list) else [dims or 0]))
 
 
 def _kind_read(source: Kind | None, indices: list[Kind | None]) -> Kind | None:
@@ -150,17 +153,23 @@ def _counts_up(values: Node, vector: Node) -> bool:
 
 
 def _is_by_row(node: Node, kinds: Kinds) -> bool:
-    """Return True if the operands with a first dimension of rows are those whose rows are in order.
+    """Return True if exactly the operands whose first dimension is the rows are in sorted order.
 
-    Only results of products may be changed in place, since other rows may share memory with those that were read.
+    Only results that own their memory may be changed in place, since others may share memory with what was read.
     """
     rank, operands = example(node).dim(), node.all_input_nodes
-    is_own = not changes_first(node) or packet(ancestry(operands[0])[0]) in GROUPED
-    return is_own and all(
+    return (not changes_first(node) or _is_own(ancestry(operands[0])[0], kinds)) and all(
         kinds.get(operand)
         in (SORTED if example(operand).dim() == rank and example(operand).shape[0] != 1 else UNSORTED)
         for operand in operands
     )
+
+
+def _is_own(node: Node, kinds: Kinds) -> bool:
+    """Return True for products, rows that were read, results of element-wise operators, and the sorted numbers."""
+    is_pointwise = torch.Tag.pointwise in getattr(node.target, "tags", ()) and not changes_first(node)
+    is_new = is_pointwise or packet(node) in (*GROUPED, "index")
+    return kinds.get(node) == "numbers" or (is_new and kinds.get(node) == "rows")
 
 
 def _leave_unsorted(sort: Node, kinds: Kinds, autocast: torch.dtype | None) -> None:
@@ -187,7 +196,8 @@ def _leave_unsorted(sort: Node, kinds: Kinds, autocast: torch.dtype | None) -> N
             back = _before(node, aten.to.dtype, given["self"], dtypes[node]) if is_other else given["self"]
             node.replace_all_uses_with(back)
     for user in list(sort.users):
-        user.replace_all_uses_with(numbers if user is not order else positions)
+        new = positions if kinds[user] == "order" else _before(sort, aten.clone.default, numbers)
+        user.replace_all_uses_with(new)
 
 
 def _without_cast(node: Node, dtypes: Mapping[Node, object]) -> Node:
@@ -199,11 +209,13 @@ def _without_cast(node: Node, dtypes: Mapping[Node, object]) -> Node:
 
 
 def _read_unsorted(node: Node, rows: Node, index: Node, order: Node) -> None:
-    """Read rows in their own order, each as often as it occurs: `rows[order]` or `rows[order // times]`."""
+    """Read the rows in their original order, repeating each `times` times: `rows[order]` or `rows[order // times]`."""
     shape, count = example(rows).shape, len(example(order))
     times = count // shape[0]
     is_each = index is order if times == 1 else _is_quotient(index, order, times)
-    if is_each and count == times * shape[0]:
+    if is_each and times == 1:
+        _replace(node, aten.clone.default, rows)  # a copy, as it may be changed in place
+    elif is_each and count == times * shape[0]:
         column = _before(node, aten.unsqueeze.default, rows, 1)
         spread = _before(node, aten.expand.default, column, [shape[0], times, *shape[1:]])
         _replace(node, aten.reshape.default, spread, [count, *shape[1:]])

@@ -22,6 +22,7 @@ from planner.search.alternatives.parallelism import Patterns, Wanted, best_plan_
 from planner.search.coarse.coarsen import CoarseGraph, Name, NodeVariable, TensorVariable, Variable
 from planner.search.solver.problem import Limits
 from planner.search.space import Outcome, Space
+from tdl.traits import traits_of
 
 
 def named(space: Space, limits: Limits) -> Outcome:
@@ -62,7 +63,7 @@ class _Styles:
     """Allowed choices of a variable at a step of each axis of the workers."""
 
     def __init__(self, coarse: CoarseGraph, parallel: Parallel) -> None:
-        self._graph, self._parallel = coarse.graph, parallel
+        self._graph, self._parallel, self._signatures = coarse.graph, parallel, coarse.signatures.values()
         facts = _facts_of_graph(coarse)
         labelling, self._roles, self._touched = facts.labelling, facts.roles, facts.touched
         self._batch, self._sequence, self._places = labelling.batch, labelling.sequence, labelling.expert_places
@@ -80,7 +81,11 @@ class _Styles:
         """Raise PlanError if a degree of parallelism has nothing to divide."""
         named, short = self._parallel, no_data_parallelism(self._graph, self._parallel.dp)
         if named.ep > 1 and not self._experts:
-            raise PlanError(f"parallel {named}: no layer has a number of experts that ep={named.ep} divides")
+            grouped = any(traits_of(of.description).grouped for of in self._signatures)
+            otherwise = f"no layer has a number of experts that ep={named.ep} divides"
+            raise PlanError(
+                f"parallel {named}: {'ep cannot split grouped products, only tp can' if grouped else otherwise}"
+            )
         if named.dp > 1 and short:
             raise PlanError(f"parallel {named}: dp needs at least {named.dp} samples, found {short}")
         if (named.cp > 1 or named.sp) and not self._sequence.tensors:
