@@ -228,7 +228,8 @@ def _called(function: Any, arguments: tuple[Any, ...], module: torch.nn.Module) 
         before = _contents(module)
         gradients = _backward(function, context, given, _in_place_of(results, tracked, arriving, others))
     if before != _contents(module):
-        raise _refused(function, "changes a tensor of the module in its backward pass: change it in its forward pass")
+        why = "stores or changes a tensor of the module in its backward pass, which later steps may read"
+        raise _refused(function, f"{why}: do that in __init__ or in the forward pass")
     pairs = [(x, gradient) for x, gradient in zip(operands, gradients, strict=True) if gradient is not None]
     if not pairs:
         return result
