@@ -226,6 +226,7 @@ class Main:
                 status = self.command.main(args=args, prog_name=self.command.name, standalone_mode=False, obj=obj)
             sys.stdout.flush()
         except (Exception, KeyboardInterrupt, SystemExit) as error:
+            line.close()
             if os.environ.get(TRACEBACK_VARIABLE):
                 traceback.print_exc()
             message, status = describe_failure(error)
