@@ -151,7 +151,8 @@ def refuse_others(context: click.Context, reason: str, allowed: Sequence[str]) -
 def refuse_float8(options: Mapping[str, Any]) -> None:
     """Raise a UsageError for float8 products, which the graph of a plan cannot express."""
     if options["dtype"] == MIXED_FLOAT8:
-        raise click.UsageError("a plan cannot state float8 products: use decide --json FILE, which export-plan takes")
+        advice = "save the decision with decide --json FILE and pass it to export-plan"
+        raise click.UsageError(f"a plan cannot express float8 products: {advice}")
 
 
 def given_options(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -184,6 +185,7 @@ def plan_for_step(source: str, options: Mapping[str, Any]) -> Plan:
 
 def read_request(source: str, options: Mapping[str, Any], machine: str | None) -> tuple[Graph, dict[str, Any]]:
     """Return the graph that `source` names, and the keyword arguments for `planner.plan`."""
+    refuse_float8(options)
     if options["objective"] == "time" and machine is None:
         raise click.UsageError("--objective time: expected --topo MACHINE, found none")
     search = {name: options[name] for name in OPTIONS if options[name] is not None}

@@ -156,6 +156,8 @@ def plan_replica(source: str, options: Mapping[str, Any]) -> tuple[Plan, str]:
 
 def projected(source: str, options: Mapping[str, Any], stack: str) -> Projection:
     """Predict a step, and write the report and the plan of a step that fits if the options name files."""
+    if options["output"] is not None:
+        refuse_float8(options)
     step, parallel = priced(source, options, stack), options["parallel"] or _parallel_of(source)
     if options["json_path"] is not None:
         write_json(options["json_path"], step_data(_name_of(source), parallel, options, step, stack))
