@@ -5,7 +5,7 @@ A rule sees one forward node and returns one gradient per operand, or None where
 the statistics, so the nodes that compute the statistics get no gradient of their own.
 """
 
-from planner.graph.rules import attention, compound, elements, matrix
+from planner.graph.rules import compound, elements, matrix
 from planner.graph.rules.base import (
     Backward as Backward,
     Gradient as Gradient,
@@ -17,7 +17,7 @@ from planner.graph.rules.base import (
     materialize as materialize,
 )
 
-_FAMILIES = (elements, matrix, compound, attention)
+_FAMILIES = (elements, matrix, compound)
 RULES: dict[str, Rule] = {op: rule for family in _FAMILIES for op, rule in family.RULES.items()}
 
 UNBOUNDED = frozenset((
