@@ -17,7 +17,7 @@ import msgspec
 
 from planner.errors import GraphError
 from planner.graph.ir import Graph
-from planner.models import llama, transformer
+from planner.models import llama, sequences
 from tensor_partitioner.display import nearest
 
 PREFIX = "hf:"
@@ -92,12 +92,12 @@ def is_other(name: str) -> bool:
 def build(name: str, options: llama.Experts) -> Graph:
     """Return the training graph of a configuration; raise GraphError if it is missing or of another type."""
     size = replace(size_of(name), **options.chosen)
-    if isinstance(size, transformer.GptSize):
-        return transformer.training(size, options)
+    if isinstance(size, sequences.GptSize):
+        return sequences.training(size, options)
     return llama.training(size, options, options.capacity)
 
 
-def size_of(name: str) -> llama.LlamaSize | transformer.GptSize:
+def size_of(name: str) -> llama.LlamaSize | sequences.GptSize:
     """Return the sizes of a model: `hf:ORG/NAME`, `hf:path/config.json` or path/to/config.json."""
     text = name.removeprefix(PREFIX)
     config = _file(Path(text)) if text.endswith(".json") else _known(text)
@@ -126,12 +126,12 @@ def _require(holds: bool, field: str, expected: str, value: object) -> None:
         raise _FieldError(f"{field}: expected {expected}, found {value}")
 
 
-def _gpt(config: Configuration) -> transformer.GptSize:
+def _gpt(config: Configuration) -> sequences.GptSize:
     layers, width, heads, vocabulary = (_given(config, f) for f in ("n_layer", "n_embd", "n_head", "vocab_size"))
     _require(width % heads == 0, "n_embd", f"a multiple of the {heads} heads", width)
     _require(config.n_inner in {None, 4 * width}, "n_inner", f"{4 * width}, four times the width", config.n_inner)
     tied = config.tie_word_embeddings is not False
-    return transformer.GptSize(layers, width, heads, vocabulary, config.n_positions or GPT2_POSITIONS, tied=tied)
+    return sequences.GptSize(layers, width, heads, vocabulary, config.n_positions or GPT2_POSITIONS, tied=tied)
 
 
 def _llama(config: Configuration) -> llama.LlamaSize:

@@ -11,7 +11,7 @@ from typing import Any
 from planner.errors import GraphError
 from planner.graph.ir import Graph
 from planner.graph.optimizers import CONSTANTS, constants_of
-from planner.models import classifiers, huggingface, llama, rnn, transformer
+from planner.models import classifiers, huggingface, llama, sequences
 from planner.models.options import CHOICES, Published, Scaled, Tokens, Training
 from tensor_partitioner.display import nearest
 from topologies import Machine
@@ -38,7 +38,7 @@ class Family:
     @classmethod
     def of_sizes(
         cls,
-        sizes: Mapping[str, transformer.GptSize] | Mapping[str, llama.LlamaSize],
+        sizes: Mapping[str, sequences.GptSize] | Mapping[str, llama.LlamaSize],
         build: Callable[..., Graph],
         options: type[Training],
     ) -> Family:
@@ -61,23 +61,23 @@ FAMILIES: dict[str, Family] = {
     "mlp-L-H": Family(f"mlp{_SIZES}", "mlp-4-8192", classifiers.build_mlp, classifiers.MlpOptions),
     "cnn-L-C": Family(f"cnn{_SIZES}", "cnn-5-2048", classifiers.build_cnn, classifiers.CnnOptions),
     "wresnet-L-W": Family(classifiers.PATTERN, "wresnet-152-10", classifiers.build_wresnet, classifiers.WresnetOptions),
-    "rnn-L-H": Family(f"rnn{_SIZES}", "rnn-8-8k", rnn.build_rnn, rnn.RnnOptions),
+    "rnn-L-H": Family(f"rnn{_SIZES}", "rnn-8-8k", sequences.build_rnn, sequences.RnnOptions),
     "alexnet": Family("alexnet", "alexnet", partial(classifiers.build_pooled, classifiers.ALEXNET, True), Scaled),
     "vgg-16": Family("vgg-16", "vgg-16", partial(classifiers.build_pooled, classifiers.VGG_16, False), Scaled),
     "classifier-C": Family(
         rf"classifier-({_NUMBER})", "classifier-85742", classifiers.build_classifier, classifiers.Classifier
     ),
     "transformer-L-D": Family(
-        f"transformer{_SIZES}", "transformer-24-2048", transformer.build_transformer, Tokens, repeats=True
+        f"transformer{_SIZES}", "transformer-24-2048", sequences.build_transformer, Tokens, repeats=True
     ),
     "encoder-decoder-L-D": Family(
         f"encoder-decoder{_SIZES}",
         "encoder-decoder-6-1024",
-        transformer.build_encoder_decoder,
-        transformer.EncoderDecoder,
+        sequences.build_encoder_decoder,
+        sequences.EncoderDecoder,
     ),
     "llama-L-D": Family(f"llama{_SIZES}", "llama-32-4096", llama.build_sized, llama.SizedOptions, repeats=True),
-    "gpt-SIZE": Family.of_sizes(transformer.SIZES, transformer.build_published, Published),
+    "gpt-SIZE": Family.of_sizes(sequences.SIZES, sequences.build_published, Published),
     "llama-SIZE": Family.of_sizes(llama.SIZES, llama.build, Published),
     "mixtral-SIZE": Family.of_sizes(llama.EXPERTS, llama.build_experts, llama.Experts),
     "hf:ORG/NAME": Family(

@@ -23,7 +23,7 @@ from typing import Any
 import planner
 from planner.errors import GraphError, PlanError
 from planner.graph.ir import Graph
-from planner.models import FAMILIES, llama, transformer
+from planner.models import FAMILIES, llama, sequences
 from planner.parallel import Parallel
 from results.experiment import OverTimeError, Pages, cpu_limit, machine, publish, read_data, table
 from tensor_partitioner.decision import decide
@@ -39,7 +39,7 @@ SEQUENCES = "(", "transformer", "encoder", "llama"
 TOKENS, OTHERS, MANY = {"batch": 256}, {"batch": 512}, {"batch": 2048}
 """Samples of a step: of models whose samples are sequences, of others, and on the largest machine."""
 
-PUBLISHED = (*transformer.SIZES, *llama.SIZES, *llama.EXPERTS)
+PUBLISHED = (*sequences.SIZES, *llama.SIZES, *llama.EXPERTS)
 """Language models of published sizes."""
 
 MODELS: dict[str, dict[str, Any]] = {

@@ -17,7 +17,7 @@ from planner.export.setup import Setup, parallel_of
 from planner.export.targets import TARGETS, Launch, engines_of
 from planner.export.transformers import transformer_of
 from planner.graph import GraphBuilder, Init, Optimizer, training_graph
-from planner.models import llama, transformer
+from planner.models import llama, sequences
 from planner.parallel import Parallel
 
 SCHEMAS = Path(__file__).parent / "schemas"
@@ -72,14 +72,14 @@ def is_of(value, kind):
     )
 
 
-@pytest.mark.parametrize("name", [*transformer.SIZES, *llama.SIZES, *llama.EXPERTS])
+@pytest.mark.parametrize("name", [*sequences.SIZES, *llama.SIZES, *llama.EXPERTS])
 def test_sizes_are_read_from_the_graph(name):
-    size = (transformer.SIZES | llama.SIZES | llama.EXPERTS)[name]
+    size = (sequences.SIZES | llama.SIZES | llama.EXPERTS)[name]
     for dtype in ("float32", "mixed") if name in ("gpt2", "llama-2-7b") else ("float32",):
         sizes = transformer_of(graph_of(name, 1, "none", dtype))
         for field in ("layers", "width", "heads", "vocabulary", "sequence", "tied"):
             assert getattr(sizes, field) == getattr(size, field), field
-        if name in transformer.SIZES:
+        if name in sequences.SIZES:
             assert (sizes.groups, sizes.hidden, sizes.norm) == (size.heads, 4 * size.width, "LayerNorm")
             assert sizes.positions == ("alibi" if size.alibi else "learned")
         else:

@@ -10,7 +10,7 @@ from planner.layout import Ways, needed, signatures
 from planner.layout.geometry import produced
 from planner.layout.region import elements, intersect
 from planner.models import build, llama
-from planner.models.transformer import slopes
+from planner.models.sequences import slopes
 from tests.graph import one_worker
 from tests.models.tiny import SIZES, tiny
 

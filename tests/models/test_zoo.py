@@ -4,7 +4,7 @@ import pytest
 
 from planner.errors import GraphError
 from planner.graph.optimizers import OPTIMIZERS
-from planner.models import build, llama, transformer
+from planner.models import build, llama, sequences
 from planner.models.zoo import known_names
 
 
@@ -204,7 +204,7 @@ def test_what_an_unknown_name_may_have_meant_comes_first(name, meant):
 def test_every_published_size_is_listed():
     with pytest.raises(GraphError) as refused:
         build("resnet")
-    for name in (*transformer.SIZES, *llama.SIZES, *llama.EXPERTS):
+    for name in (*sequences.SIZES, *llama.SIZES, *llama.EXPERTS):
         assert name in known_names()
         assert name in str(refused.value)
 

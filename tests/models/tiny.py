@@ -2,10 +2,10 @@
 
 from dataclasses import replace
 
-from planner.models import llama, transformer
+from planner.models import llama, sequences
 from planner.models.options import Published
 
-GPT = transformer.GptSize(2, 12, 3, vocabulary=11, sequence=6)
+GPT = sequences.GptSize(2, 12, 3, vocabulary=11, sequence=6)
 LLAMA = llama.LlamaSize(2, 24, 4, 2, 20, 11, 6)
 SIZES = {
     "gpt": GPT,
@@ -19,8 +19,4 @@ SIZES = {
 def tiny(name, capacity=1.25, **options):
     """Training graph of a batch of 4 sequences of 6 tokens; gradients alone unless there is an optimizer."""
     size, how = SIZES[name], Published(**{"batch": 4, "dtype": "float64", **options})
-    return (
-        transformer.training(size, how)
-        if isinstance(size, transformer.GptSize)
-        else llama.training(size, how, capacity)
-    )
+    return sequences.training(size, how) if isinstance(size, sequences.GptSize) else llama.training(size, how, capacity)

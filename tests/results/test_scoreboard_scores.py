@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from planner.models import llama, transformer
+from planner.models import llama, sequences
 from results.scoreboard import scores
 from results.scoreboard.row import Row
 from results.scoreboard.scores import Timed
@@ -85,7 +85,7 @@ def test_operations_are_narayanans(layers, hidden, heads, batch):
 
 
 def test_sizes_are_the_zoos():
-    for name, size in {**transformer.SIZES, **llama.SIZES}.items():
+    for name, size in {**sequences.SIZES, **llama.SIZES}.items():
         known = known_sizes()[name.replace("-", "")]
         assert (known.layers, known.hidden, known.heads, known.vocabulary) == (
             size.layers,
