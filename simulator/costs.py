@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from planner.graph.ir import ITEM_BYTES
-from planner.program import task_keys
+from planner.program.calls import computed_dtype, posted, received, sent, spelled_compute
 from planner.program.tasks import Compute, Message, Receive, Send, WorkerProgram
 from simulator.classes import WorkerClasses
 from simulator.fairness import ActivityClass
@@ -74,10 +74,10 @@ class Costs:
             return Activity(NO_WORK, 0.0)
         device = self._machine.devices[program.worker]
         if device.spec.measured is not None:
-            seconds = self._estimated(device.spec.measured).compute_s(task_keys.spelled_compute(program, task))
+            seconds = self._estimated(device.spec.measured).compute_s(spelled_compute(program, task))
             if seconds is not None:
                 return self._on_processor(device, seconds)
-        dtype = task_keys.computed_dtype(program, task)
+        dtype = computed_dtype(program, task)
         key = (program.worker, dtype, task.category, task.operations, task.touched_bytes, task.products, launches)
         if key not in self._kernels:
             operations, nbytes = task.operations / launches, task.touched_bytes / launches
@@ -95,14 +95,14 @@ class Costs:
         if together and device.spec.streams_messages:
             return None
         if device.spec.is_host_rank:
-            return self._part_of_transfer(device, "send", task_keys.sent(program, task))
+            return self._part_of_transfer(device, "send", sent(program, task))
         nbytes = self._total(task.messages)
         return self._copy(program.worker, nbytes, 0 if device.spec.streams_messages else WRITE_AND_READ * nbytes)
 
     def post(self, program: WorkerProgram, task: Receive) -> Activity | None:
         """Price the start of a receive. It only takes time of a processor."""
         device = self._machine.devices[program.worker]
-        return self._part_of_transfer(device, "post", task_keys.posted(task)) if device.spec.is_host_rank else None
+        return self._part_of_transfer(device, "post", posted(task)) if device.spec.is_host_rank else None
 
     def woken(self, worker: int, waited_s: float) -> Activity | None:
         """Price the processor time of a rank that polled for messages for `waited_s` seconds."""
@@ -123,16 +123,16 @@ class Costs:
             return None
         if device.spec.is_host_rank:
             kind = "reduce" if task.reducer is not None else "fetch"
-            return self._part_of_transfer(device, kind, task_keys.received(program, task))
+            return self._part_of_transfer(device, kind, received(program, task))
         buffer = program.buffers[task.buffer]
-        received = self._total(task.messages)
+        arrived = self._total(task.messages)
         local = sum(piece.elements for copy in task.local for piece in copy.pieces) * ITEM_BYTES[buffer.dtype]
         if device.spec.streams_messages:
-            copied = 0 if received and task.reducer is not None else local
-            return self._copy(program.worker, received + local, WRITE_AND_READ * copied)
+            copied = 0 if arrived and task.reducer is not None else local
+            return self._copy(program.worker, arrived + local, WRITE_AND_READ * copied)
         if task.reducer is None:
-            return self._copy(program.worker, received + local, WRITE_AND_READ * (received + local))
-        return self._copy(program.worker, buffer.nbytes, buffer.nbytes + COMBINE * (received + local))
+            return self._copy(program.worker, arrived + local, WRITE_AND_READ * (arrived + local))
+        return self._copy(program.worker, buffer.nbytes, buffer.nbytes + COMBINE * (arrived + local))
 
     def message(self, source: int, target: int, *, combined: bool) -> Activity:
         """Price a message that is copied or `combined` at its target: activity class, extra work, latency."""

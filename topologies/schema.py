@@ -129,7 +129,7 @@ class TransferCost(_Described, frozen=True, kw_only=True):
 class Measured(_Described, frozen=True, kw_only=True):
     """Seconds of a rank's tasks on host cores or a GPU, measured with all ranks at work (`calibrate`).
 
-    `tasks` holds kernels, and a host's transfers, by the keys of `planner.program.task_keys`. `send` packs and starts
+    `tasks` holds kernels, and a host's transfers, by the keys of `planner.program.calls`. `send` packs and starts
     messages, `post` starts receiving, `fetch` and `reduce` receive and then unpack or combine; a GPU has none of these.
     A rank that waits for a message uses its core for `wake_s` plus a `waiting_share` of the waiting time. `spread` is
     the spread of repeated measurements relative to their median.

@@ -43,7 +43,7 @@ from executor.values import Array
 from executor.worker import KernelCalls, Worker, kernel_calls, kernel_set
 from planner.graph.ir import ITEM_BYTES
 from planner.grouping import grouped
-from planner.program.task_keys import computed_dtype, posted, received, sent, spelled_compute
+from planner.program.calls import computed_dtype, posted, received, sent, spelled_compute
 from planner.program.tasks import Compute, Receive, Send, Wait, WorkerProgram
 from topologies import TransferAmounts
 from topologies.schema import Operation

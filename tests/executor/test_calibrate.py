@@ -10,8 +10,8 @@ import planner
 from executor.calibration.bench import fitted_line
 from executor.calibration.machine import message_line, transfer_costs
 from executor.calibration.timing import spread_of
+from planner.program.calls import received, sent, spelled_compute
 from planner.program.lower import lower
-from planner.program.task_keys import received, sent, spelled_compute
 from planner.program.tasks import Compute, Receive, Send
 from simulator import simulate
 from tensor_partitioner.commands.calibrate import calibrate

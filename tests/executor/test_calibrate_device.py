@@ -11,8 +11,8 @@ from executor.calibration.machine import Job, Record, device_machine
 from executor.calibration.timing import DTYPES, SHAPES, DeviceFigures, Timed, Work
 from executor.cluster import single_rank
 from planner.models.zoo import is_zoo_name
+from planner.program.calls import spelled_compute
 from planner.program.lower import lower
-from planner.program.task_keys import spelled_compute
 from planner.program.tasks import Compute
 from simulator import simulate
 from tensor_partitioner.commands.calibrate import GPU_PROBES
