@@ -7,7 +7,7 @@ import pytest
 import planner
 from planner.errors import PlanError
 from planner.layout import PlacementSet
-from planner.search.searchers import SEARCHERS, Searcher, register
+from planner.search.options import SEARCHERS, Searcher, register
 from tensor_partitioner.commands.plan import main
 from tests.launcher import exit_status
 
