@@ -9,7 +9,7 @@ from planner.errors import PlanError
 from planner.models import build
 from planner.report.plan_facts import plan_tables
 from planner.search import SEARCHERS, SearchOptions, Ties, search
-from planner.search.factorisations import best_plan, factorisations, prime_factors
+from planner.search.run import best_plan, factorisations, prime_factors
 from planner.search.solver.problem import Tuning
 from tensor_partitioner.display import as_text
 from tests.search.samples import training_graphs
