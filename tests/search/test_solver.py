@@ -8,8 +8,7 @@ from hypothesis import given, settings, strategies as st
 
 from planner.search.costs.tables import Tables
 from planner.search.solver.elimination import states_of_least_cost
-from planner.search.solver.messages import Messages
-from planner.search.solver.minimise import minimise
+from planner.search.solver.minimise import Messages, minimise
 from planner.search.solver.model import Model, pairwise_relaxation
 from planner.search.solver.problem import Limits, Problem, restricted_problem, simplified_problem
 
