@@ -8,8 +8,12 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from planner.search.costs.tables import Tables
-from planner.search.solver.elimination import greedy_order_of_problem, states_of_least_cost
-from planner.search.solver.isomorphism import colours_of_variables, lockstep_order
+from planner.search.solver.elimination import (
+    colours_of_variables,
+    greedy_order_of_problem,
+    lockstep_order,
+    states_of_least_cost,
+)
 from planner.search.solver.problem import Problem, Tuning, surroundings_of_variable, terms_by_variable
 from tests.search.test_solver import least, problems
 

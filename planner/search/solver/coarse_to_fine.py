@@ -16,8 +16,13 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from planner.search.costs.tables import Scope, Table, Tables
-from planner.search.solver.elimination import NOTHING_ELIMINATED, Order, eliminate_variables, states_of_least_cost
-from planner.search.solver.isomorphism import lockstep_order
+from planner.search.solver.elimination import (
+    NOTHING_ELIMINATED,
+    Order,
+    eliminate_variables,
+    lockstep_order,
+    states_of_least_cost,
+)
 from planner.search.solver.model import Model, OpenStates, problem_with_small_terms_absorbed
 from planner.search.solver.problem import NO_BOUND, Limits, Problem, simplified_problem
 

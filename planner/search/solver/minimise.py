@@ -26,8 +26,7 @@ from planner.search.solver.coarse_to_fine import (
     solve_over_groups,
     solve_over_halved_groups,
 )
-from planner.search.solver.elimination import Order, greedy_order_of_problem, states_of_least_cost
-from planner.search.solver.isomorphism import lockstep_order
+from planner.search.solver.elimination import Order, greedy_order_of_problem, lockstep_order, states_of_least_cost
 from planner.search.solver.model import Model, OpenStates, Outline
 from planner.search.solver.problem import (
     NO_BOUND,

@@ -14,7 +14,7 @@ from math import prod
 from msgspec import Struct
 
 from planner.search.costs.tables import Scope, Tables, Term
-from planner.search.solver.isomorphism import colours_of_variables
+from planner.search.solver.elimination import colours_of_variables
 from planner.search.solver.problem import Problem, problem_in_own_store, restricted_problem, simplified_problem
 
 # Pairwise relaxations: lower bounds on terms of three and more variables, as terms of two.
