@@ -12,9 +12,8 @@ import tdl
 from planner.errors import InputError, PlanError
 from planner.export.deepspeed import DEEPSPEED
 from planner.export.fsdp2 import FSDP2
-from planner.export.megatron import MEGATRON
 from planner.export.setup import TORCHRUN, Launch, Setup
-from planner.export.torchtitan import TORCHTITAN
+from planner.export.trainers import MEGATRON, TORCHTITAN
 from planner.extensions import register_named
 from planner.layout import Signature
 from planner.layout.region import leading_variable
