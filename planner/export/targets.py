@@ -10,8 +10,7 @@ from typing import Any, cast
 
 import tdl
 from planner.errors import InputError, PlanError
-from planner.export.deepspeed import DEEPSPEED
-from planner.export.fsdp2 import FSDP2
+from planner.export.engines import DEEPSPEED, FSDP2
 from planner.export.setup import TORCHRUN, Launch, Setup
 from planner.export.trainers import MEGATRON, TORCHTITAN
 from planner.extensions import register_named
