@@ -17,8 +17,7 @@ from operator import attrgetter, itemgetter
 from pathlib import Path
 from typing import Any
 
-from planner.report.profiles import read_profile
-from planner.report.profiles.beside import EXPOSED, IDLE, STEP, measured_parts, predicted_parts
+from planner.report.profiles import EXPOSED, IDLE, STEP, measured_parts, predicted_parts, read_profile
 from planner.report.profiles.profile import mean_of
 from results.experiment import ROOT, Pages, in_process, machine, publish, read_data, table
 

@@ -12,8 +12,7 @@ import planner
 from planner.graph.order import kernel_classes
 from planner.planning import plan as search_plan
 from planner.report.compare import ReportError
-from planner.report.profiles import beside_profile, read_profile
-from planner.report.profiles.beside import EXPOSED, IDLE, STEP, measured_parts, predicted_parts
+from planner.report.profiles import EXPOSED, IDLE, STEP, beside_profile, measured_parts, predicted_parts, read_profile
 from planner.report.profiles.profile import (
     COLLECTIVE,
     KERNELS,

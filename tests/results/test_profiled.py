@@ -8,8 +8,7 @@ import pytest
 pytest.importorskip("torch")
 import planner
 from planner.parallel import Parallel
-from planner.report.profiles import read_profile
-from planner.report.profiles.beside import EXPOSED, IDLE, STEP, measured_parts, predicted_parts
+from planner.report.profiles import EXPOSED, IDLE, STEP, measured_parts, predicted_parts, read_profile
 from planner.report.schema import write_reports
 from results.experiment import ROOT
 from results.torchrun.run import MODULE, PROFILED, RANKS
