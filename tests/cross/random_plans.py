@@ -5,7 +5,7 @@ from planner.layout import EVERYWHERE, PARTIAL, REPLICATE, TERMS, At, Shard, Way
 from planner.plans.check import check_plan
 from planner.plans.plan import Plan
 from planner.plans.records import read_schedule
-from planner.search.stages.staged import staged
+from planner.search.stages import staged
 
 
 def random_plan(g, ways, rng, stages=()):

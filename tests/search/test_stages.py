@@ -14,8 +14,8 @@ from planner.graph.facts import is_recomputed
 from planner.graph.training import Recipe, training_graph
 from planner.layout import At
 from planner.program.lower import arena_sizes
+from planner.search.stages import node_costs, staged, with_stages
 from planner.search.stages.placing import SLOWER, best_cut
-from planner.search.stages.staged import node_costs, staged, with_stages
 from tests.cross.cells import MODELS
 from topologies import load_topology
 
