@@ -20,7 +20,7 @@ from planner.plans.plan import Plan
 from planner.plans.records import ACCUMULATION, DEFAULT, INTERLEAVED, SCHEDULE_NAMES, read_schedule
 from planner.plans.rewriting import gather_for_each_pass, gather_once, scatter_each_micro_batch
 from planner.search import SearchOptions, best_plan
-from planner.search.coarse.coarsen import Coarsenings
+from planner.search.coarse import Coarsenings
 from planner.search.memory import parse_memory
 from planner.search.options import Option, options_of
 from planner.search.solver.problem import Tuning

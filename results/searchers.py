@@ -13,7 +13,7 @@ from planner.layout import EVERYWHERE, PlacementSet, Shard
 from planner.search import SEARCHERS, Limits, Outcome, Searcher, Space, register
 from planner.search.alternatives.labels import Labelling
 from planner.search.alternatives.parallelism import Patterns, best_plan_keeping_to_patterns, styles_of_graph
-from planner.search.coarse.coarsen import CoarseGraph, Name, TensorVariable
+from planner.search.coarse import CoarseGraph, Name, TensorVariable
 from planner.search.costs.tables import Term
 from planner.search.joint import best_plan_among_candidates
 from planner.search.solver.elimination import eliminate_variables, greedy_order

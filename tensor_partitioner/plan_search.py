@@ -11,7 +11,7 @@ from planner.graph.ir import Graph
 from planner.graph.repeats import FewSegments, few_segments
 from planner.planning import planned, request_of
 from planner.plans.plan import Plan
-from planner.search.coarse.coarsen import Coarsenings
+from planner.search.coarse import Coarsenings
 from planner.search.run import factorisations
 from planner.search.solver.problem import Limits
 from topologies import Machine

@@ -21,7 +21,7 @@ from planner.models.zoo import MIXED_FLOAT8, buildable, with_few_layers
 from planner.parallel import RECOMPUTE, Parallel
 from planner.plans.plan import Plan, undivided
 from planner.search import SearchOptions
-from planner.search.coarse.coarsen import Coarsenings
+from planner.search.coarse import Coarsenings
 from planner.search.run import search_result
 from simulator.projection.replica import NodeShare, Replica, Transfer, replica, rows_read
 from simulator.projection.stack import added, times

@@ -36,7 +36,7 @@ from planner.grouping import summed
 from planner.layout import PARTIAL, REPLICATE, TERMS, Placement, Shard, Strategy, elements, group_of, owned_by_all
 from planner.plans.plan import Plan
 from planner.plans.plan_json import plan_of
-from planner.search.coarse.coarsen import TensorVariable, Ties
+from planner.search.coarse import TensorVariable, Ties
 from planner.search.costs.domains import Domain, Strategies
 from planner.search.objectives.timing import Time, kernels_of_nodes, slowest_worker_seconds
 from planner.search.options import SearchOptions

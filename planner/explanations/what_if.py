@@ -14,7 +14,7 @@ from planner.graph.ir import ROLES, Tensor
 from planner.planning import planned, request_of
 from planner.plans.plan import Plan
 from planner.plans.rewriting import without_copies
-from planner.search.coarse.coarsen import Coarsenings
+from planner.search.coarse import Coarsenings
 from planner.search.pins import Degree, Pin, pinned, read_forbids, read_pins
 from tensor_partitioner import display
 from tensor_partitioner.display import Shown, exact_bytes, facts, percent, product, seconds, table

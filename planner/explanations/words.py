@@ -18,7 +18,7 @@ from planner.graph.repeats import SegmentPlace, repeats_of
 from planner.grouping import grouped
 from planner.layout import EVERYWHERE, PARTIAL, REPLICATE, TERMS, Placement, Shard, Signature, Strategy, Ways, group_of
 from planner.search.alternatives.labels import Labelling, Member, is_weight_or_state
-from planner.search.coarse.coarsen import CoarseGraph
+from planner.search.coarse import CoarseGraph
 
 
 class Alike:

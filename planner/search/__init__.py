@@ -1,6 +1,6 @@
 """Search: find the plan of a graph that moves the fewest bytes or takes the least time."""
 
-from planner.search.coarse.coarsen import Ties as Ties
+from planner.search.coarse import Ties as Ties
 from planner.search.options import (
     SEARCHERS as SEARCHERS,
     Searcher as Searcher,

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 import tdl
 from planner.graph.disjoint_sets import DisjointSets
 from planner.layout import Placement, Shard
-from planner.search.coarse.coarsen import CoarseGraph
+from planner.search.coarse import CoarseGraph
 from planner.search.costs.cost import Cost, FetchCost
 from planner.search.costs.counts import Reach
 from planner.search.costs.domains import Domain

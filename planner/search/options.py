@@ -15,7 +15,7 @@ from planner.layout import PlacementSet, Ways
 from planner.parallel import Parallel
 from planner.plans.plan import Plan
 from planner.search import alternatives, joint
-from planner.search.coarse.coarsen import Coarsenings, Ties
+from planner.search.coarse import Coarsenings, Ties
 from planner.search.pins import Degree, Pin, check_degrees, read_forbids, read_pins
 from planner.search.solver.problem import Limits
 from planner.search.space import Outcome, Space

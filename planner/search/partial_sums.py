@@ -21,7 +21,7 @@ import tdl
 from planner.errors import PlanError
 from planner.graph.ir import Node
 from planner.layout import TERMS, Signature, Ways, eligible
-from planner.search.coarse.coarsen import CoarseGraph, Coarsenings, Factor, NodeVariable, TensorVariable, Ties
+from planner.search.coarse import CoarseGraph, Coarsenings, Factor, NodeVariable, TensorVariable, Ties
 from planner.search.costs.domains import Domain, Layouts, Strategies
 from planner.search.costs.tables import Table, Tables
 from planner.search.objectives.objective import Extended, Priced, domains_of_factor

@@ -23,7 +23,7 @@ from planner.errors import PlanError
 from planner.graph.ir import Graph
 from planner.layout import TERMS, Shard, parse_placement
 from planner.parallel import Parallel
-from planner.search.coarse.coarsen import Name, TensorVariable, Variable
+from planner.search.coarse import Name, TensorVariable, Variable
 from planner.search.costs.domains import operands_carried_by_choice
 from tensor_partitioner.display import nearest
 from topologies.reading import read_record

@@ -22,7 +22,7 @@ from planner.plans.check import check_countable, check_plan, check_search, check
 from planner.plans.plan import Plan
 from planner.plans.records import Predicted, SearchRecord, Tried
 from planner.search.alternatives import data_parallel
-from planner.search.coarse.coarsen import Coarsenings, Name
+from planner.search.coarse import Coarsenings, Name
 from planner.search.costs.tables import Tables
 from planner.search.joint import joint
 from planner.search.memory import DoesNotFitError, cheapest_fitting_plan

@@ -14,7 +14,7 @@ from planner.layout import PARTIAL, TERMS, Layout, Strategy, Ways
 from planner.parallel import Parallel
 from planner.plans.plan import Plan
 from planner.plans.records import SearchRecord
-from planner.search.coarse.coarsen import CoarseGraph, TensorVariable
+from planner.search.coarse import CoarseGraph, TensorVariable
 from planner.search.costs.domains import (
     Domain,
     choice_carrying_operands,

@@ -13,7 +13,7 @@ import time
 
 from planner.models import build
 from planner.search import Limits, SearchOptions, Space, space_of
-from planner.search.coarse.coarsen import Coarsenings
+from planner.search.coarse import Coarsenings
 from planner.search.run import prime_factors
 from results.experiment import OverTimeError, cpu_limit
 from results.searchers import ALL

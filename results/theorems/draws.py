@@ -12,7 +12,7 @@ from planner.graph.training import training_graph
 from planner.layout import Ways
 from planner.plans.plan import Plan
 from planner.search import Space, Ties
-from planner.search.coarse.coarsen import Coarsenings
+from planner.search.coarse import Coarsenings
 from results.paper_operators import batch_cholesky
 
 UNTIED = Ties(elementwise=False, gradients=False, updates=False, unrolled=False, repeats=False)

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from planner.layout import REPLICATE, Ways
 from planner.search import SEARCHERS, Limits, Outcome, Space
-from planner.search.coarse.coarsen import CoarseGraph, TensorVariable
+from planner.search.coarse import CoarseGraph, TensorVariable
 from planner.search.costs.domains import Layouts, Strategies, choices_at_step, placements_at_step
 from planner.search.costs.tables import Tables
 from planner.search.joint import best_plan_among_candidates

@@ -174,7 +174,7 @@ def test_no_import_is_hidden_in_a_function():
 @pytest.mark.parametrize("floor", SEARCH_FLOORS)
 def test_the_search_stands_on_its_floors(floor):
     below = {f"planner.search.{name}" for name in SEARCH_FLOORS[: SEARCH_FLOORS.index(floor) + 1]}
-    modules = [module for module in PRODUCT if module.startswith(f"planner.search.{floor}.")]
+    modules = [module for module in PRODUCT if is_within(module, f"planner.search.{floor}")]
     assert modules
     for module in modules:
         for imported, line in imports(trees()[module]):

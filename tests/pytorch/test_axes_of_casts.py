@@ -15,7 +15,7 @@ from planner.layout import signatures  # noqa: E402
 from planner.parallel import Parallel  # noqa: E402
 from planner.pytorch import from_torch  # noqa: E402
 from planner.search.alternatives.labels import Axes, Labelling  # noqa: E402
-from planner.search.coarse.coarsen import CoarseGraph  # noqa: E402
+from planner.search.coarse import CoarseGraph  # noqa: E402
 
 WAYS = {
     "as it is": F.linear,

@@ -5,7 +5,7 @@ from math import prod
 
 import numpy as np
 
-from planner.search.coarse.coarsen import TensorVariable
+from planner.search.coarse import TensorVariable
 
 
 def least_bytes(space, most=300_000, candidates=None):

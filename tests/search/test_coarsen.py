@@ -10,7 +10,7 @@ from planner.graph import GraphBuilder
 from planner.graph.micro_batches import operands_as_terms
 from planner.models import build
 from planner.search import SearchOptions, Ties, search
-from planner.search.coarse.coarsen import Coarsenings, NodeVariable, TensorVariable
+from planner.search.coarse import Coarsenings, NodeVariable, TensorVariable
 from planner.search.costs.cost import FetchCost
 from planner.search.options import default_ties
 from planner.search.solver.problem import Tuning

@@ -30,7 +30,7 @@ from planner.models import build
 from planner.plans.check import check_plan, check_search
 from planner.plans.plan import Plan
 from planner.search import SEARCHERS, Limits, SearchOptions, Ties, search, space_of
-from planner.search.coarse.coarsen import TensorVariable
+from planner.search.coarse import TensorVariable
 from planner.search.costs.cost import FetchCost, StoreCost
 from planner.search.costs.domains import (
     choice_carrying_operands,

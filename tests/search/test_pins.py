@@ -11,7 +11,7 @@ import planner
 from planner.errors import PlanError
 from planner.layout import Ways
 from planner.search import SearchOptions, Ties, space_of
-from planner.search.coarse.coarsen import TensorVariable
+from planner.search.coarse import TensorVariable
 from planner.search.joint import best_plan_among_candidates, joint
 from planner.search.pins import Degree, Pin, load_pins, read_forbids, read_pins
 from planner.search.solver.problem import Limits

@@ -6,7 +6,7 @@ import pytest
 from planner.layout import Shard
 from planner.models import build
 from planner.search import Limits, SearchOptions, space_of
-from planner.search.coarse.coarsen import NodeVariable
+from planner.search.coarse import NodeVariable
 from planner.search.joint import recursive, representatives_of_states
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from planner.models import build
 from planner.search import Ties
-from planner.search.coarse.coarsen import Coarsenings
+from planner.search.coarse import Coarsenings
 
 UNTIED = Ties(elementwise=False, gradients=False, updates=False)
 TINY = {"batch": 16}

@@ -10,7 +10,7 @@ from planner.graph.training import training_graph
 from planner.layout import signatures
 from planner.models import build
 from planner.search import SearchOptions, Ties, search
-from planner.search.coarse.coarsen import Coarsenings
+from planner.search.coarse import Coarsenings
 from planner.search.coarse.unrolled import cells_of_nodes
 
 UNIFORM = Init("uniform", 1.0)

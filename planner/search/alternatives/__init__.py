@@ -33,7 +33,7 @@ from planner.search.alternatives.parallelism import (
     hybrid_may_cost_less as hybrid_may_cost_less,
     model_parallel as model_parallel,
 )
-from planner.search.coarse.coarsen import CoarseGraph, Name, NodeVariable, TensorVariable, Variable
+from planner.search.coarse import CoarseGraph, Name, NodeVariable, TensorVariable, Variable
 from planner.search.solver.problem import Limits
 from planner.search.space import Outcome, Space
 from tdl.traits import traits_of

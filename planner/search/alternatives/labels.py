@@ -20,7 +20,7 @@ from planner.graph.ir import FLOATING, Graph, Node, Tensor
 from planner.grouping import grouped
 from planner.layout import Signature, signatures
 from planner.layout.region import leading_variable
-from planner.search.coarse.coarsen import CoarseGraph, Name
+from planner.search.coarse import CoarseGraph, Name
 from tdl.traits import traits_of
 
 WEIGHTS = ("weight", "state")

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from planner.graph.facts import batch_size
 from planner.layout import EVERYWHERE, PARTIAL, REPLICATE, Shard, Ways
 from planner.search.alternatives.labels import Labelling, is_weight_or_state
-from planner.search.coarse.coarsen import CoarseGraph, TensorVariable, Variable
+from planner.search.coarse import CoarseGraph, TensorVariable, Variable
 from planner.search.costs.domains import operands_carried_by_choice
 from planner.search.costs.tables import Table
 from planner.search.joint import best_plan_among_candidates

@@ -24,7 +24,7 @@ from planner.grouping import numbered_values, summed
 from planner.layout import Signature, Ways
 from planner.layout.geometry import contraction, share_of_groups
 from planner.layout.region import REMEMBERED, iteration_runs
-from planner.search.coarse.coarsen import CoarseGraph, Factor, NodeVariable
+from planner.search.coarse import CoarseGraph, Factor, NodeVariable
 from planner.search.costs.cost import Cost
 from planner.search.costs.counts import counts_held, counts_of_common_reach_held, steps_of_mask
 from planner.search.costs.domains import Domain, Layouts, Strategies, strategies_domain

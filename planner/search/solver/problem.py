@@ -8,7 +8,7 @@ from functools import lru_cache
 from msgspec import Struct, field
 
 from planner.layout.region import REMEMBERED
-from planner.search.coarse.coarsen import CoarseGraph
+from planner.search.coarse import CoarseGraph
 from planner.search.costs.domains import Domain
 from planner.search.costs.tables import Scope, Tables, Term
 from planner.search.objectives.objective import BYTES, Objective
