@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from planner.errors import PlanError
 from planner.layout import Shard
 from planner.plans.records import Allowed
-from planner.search.objectives.objective import PricedStorage, least_bytes_stored, resident_item_bytes_by_variable
+from planner.search.objectives import PricedStorage, least_bytes_stored, resident_item_bytes_by_variable
 from planner.search.partial_sums import MOST_PENALTIES
 from planner.search.space import Candidate, Outcome, Space, State
 

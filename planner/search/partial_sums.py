@@ -24,7 +24,7 @@ from planner.layout import TERMS, Signature, Ways, eligible
 from planner.search.coarse import CoarseGraph, Coarsenings, Factor, NodeVariable, TensorVariable, Ties
 from planner.search.costs.domains import Domain, Layouts, Strategies
 from planner.search.costs.tables import Table, Tables
-from planner.search.objectives.objective import Extended, Priced, domains_of_factor
+from planner.search.objectives import Extended, Priced, domains_of_factor
 
 # Linearity: the operands that an operator may read as partial sums, taken together.
 

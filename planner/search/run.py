@@ -26,7 +26,7 @@ from planner.search.coarse import Coarsenings, Name
 from planner.search.costs.tables import Tables
 from planner.search.joint import joint
 from planner.search.memory import DoesNotFitError, cheapest_fitting_plan
-from planner.search.objectives.objective import BYTES
+from planner.search.objectives import BYTES
 from planner.search.objectives.timing import Time, time_objective
 from planner.search.options import SearchOptions, rivals_of, ties_of
 from planner.search.partial_sums import INFEASIBLE, may_be_partial, partial_sums_of

@@ -14,7 +14,7 @@ from planner.plans.plan import Plan
 from planner.program.lower import arena_sizes, lower
 from planner.search import SearchOptions, best_plan, search, space_of
 from planner.search.memory import DoesNotFitError, parse_memory
-from planner.search.objectives.objective import least_bytes_stored, resident_item_bytes_by_variable
+from planner.search.objectives import least_bytes_stored, resident_item_bytes_by_variable
 from planner.search.partial_sums import INFEASIBLE
 from tensor_partitioner.commands.plan import main
 from tests.launcher import exit_status

@@ -30,7 +30,7 @@ from planner.search.costs.counts import counts_held, counts_of_common_reach_held
 from planner.search.costs.domains import Domain, Layouts, Strategies, strategies_domain
 from planner.search.costs.tables import Table, Tables
 from planner.search.costs.volumes import Need, operand_need, output_reach, strategy_classes_by_need
-from planner.search.objectives.objective import Priced, domains_of_factor
+from planner.search.objectives import Priced, domains_of_factor
 from topologies.kernels import WRITE_AND_READ, Kernel
 
 # Seconds of computation as tables over strategies: for each node, those of the slowest worker.

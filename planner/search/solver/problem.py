@@ -11,7 +11,7 @@ from planner.layout.region import REMEMBERED
 from planner.search.coarse import CoarseGraph
 from planner.search.costs.domains import Domain
 from planner.search.costs.tables import Scope, Tables, Term
-from planner.search.objectives.objective import BYTES, Objective
+from planner.search.objectives import BYTES, Objective
 
 
 class Problem(Struct, frozen=True, eq=False):
