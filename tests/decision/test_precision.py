@@ -6,8 +6,8 @@ from tensor_partitioner.commands.decide import main
 from tensor_partitioner.commands.simulate import main as simulate
 from tensor_partitioner.decision import decide
 from tensor_partitioner.decision.sources import hint
+from tensor_partitioner.page import decision_content
 from tensor_partitioner.page.decisions import cards_of
-from tensor_partitioner.page.pages import decision_content
 from tests.project.test_plan_command import run
 from topologies import load_topology
 

@@ -21,8 +21,8 @@ from simulator.report import plan_program
 from simulator.simulation import simulated
 from tensor_partitioner.commands.report import main
 from tensor_partitioner.decision.record import published_scores
+from tensor_partitioner.page import decision_content, html, plan_content
 from tensor_partitioner.page.decisions import cards_of, machine_inputs, shown
-from tensor_partitioner.page.pages import decision_content, html, plan_content
 from tensor_partitioner.page.runs import RESOLUTION, SHOWN, run_part, schedule_lanes, simulated_lanes
 from topologies.tree import machine_tree
 
