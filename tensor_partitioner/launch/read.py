@@ -15,8 +15,7 @@ from planner.errors import InputError
 from simulator.projection.network import cluster
 from tensor_partitioner.launch.launch import LaunchFile
 from tensor_partitioner.launch.megatron import is_script, read_nemo, read_script
-from tensor_partitioner.launch.torchtitan import read_toml
-from tensor_partitioner.launch.trainer import read_accelerate, read_axolotl, read_deepspeed
+from tensor_partitioner.launch.trainers import read_accelerate, read_axolotl, read_deepspeed, read_toml
 
 MOST_BYTES = 1 << 20
 OF_TRAINING = ("dtype", "optimizer", "sequence")
