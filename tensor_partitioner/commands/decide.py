@@ -45,7 +45,7 @@ from tensor_partitioner.decision.record import Decision
 from tensor_partitioner.decision.sources import STACK, hint, is_alike, plan_named, source_of
 from tensor_partitioner.decision.varied import Varied, decide_combinations, read_varied, varied_table
 from tensor_partitioner.display import progress
-from tensor_partitioner.launch.read import launched
+from tensor_partitioner.launch import launched
 from tensor_partitioner.plan_search import PlanSearch
 
 PIN_HELP = f"Fix a part of --parallel ({', '.join(DEGREES)}, sp), as in tp=4. Repeatable."

@@ -18,8 +18,8 @@ from tensor_partitioner.commands.projecting import StackType
 from tensor_partitioner.decision.answer import TOLD_SHARE, fact
 from tensor_partitioner.decision.record import COVERAGE
 from tensor_partitioner.decision.sources import require_alike
+from tensor_partitioner.launch import read_launch
 from tensor_partitioner.launch.diagnosis import Diagnosis, OtherSetting, diagnose
-from tensor_partitioner.launch.read import read_launch
 
 HELP = """Say if a launch file fits on all devices of a machine, what pace to expect of it, and what would be faster.
 

@@ -37,7 +37,7 @@ from tensor_partitioner.commands.planning_options import (
     with_model_options,
 )
 from tensor_partitioner.commands.projecting import memory_option, named, projected, show_priced, stack_of, stack_option
-from tensor_partitioner.launch.read import launched
+from tensor_partitioner.launch import launched
 from topologies import load_topology
 
 MESSAGES = ("prefetch", "overlap", "collectives", "tasks", "trace_path")
