@@ -11,8 +11,8 @@ import msgspec
 from results.experiment import Pages, publish, table
 from simulator.projection.network import cluster
 from tensor_partitioner import display
+from tensor_partitioner.commands.diagnose import diagnose
 from tensor_partitioner.launch import read_launch
-from tensor_partitioner.launch.diagnosis import diagnose
 
 HERE = Path(__file__).parent
 REPORTS: tuple[dict[str, str], ...] = msgspec.yaml.decode(

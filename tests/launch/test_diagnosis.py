@@ -7,10 +7,9 @@ import pytest
 from planner.errors import InputError
 from simulator.projection.network import cluster
 from tensor_partitioner.commands.decide import main as decide
-from tensor_partitioner.commands.diagnose import main as diagnose_command
+from tensor_partitioner.commands.diagnose import diagnose, main as diagnose_command
 from tensor_partitioner.commands.simulate import main as simulate
 from tensor_partitioner.launch import read_launch
-from tensor_partitioner.launch.diagnosis import diagnose
 from tests.project.test_plan_command import run
 
 TOML = """[model]
