@@ -12,10 +12,10 @@ import numpy as np
 
 from executor.cluster import Cluster
 from executor.job import JobResult
+from planner.files import Trace, Track
 from planner.graph.facts import batch_size, weight_dtype
 from planner.plans.plan import Plan
 from planner.report.schema import Evaluation, OutsideArena, Report, Setting, finite, matrix
-from planner.report.trace import Trace, Track
 
 
 def hardware(xp: Any, cluster: Cluster) -> str:

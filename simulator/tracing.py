@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from planner.files import Moment, Trace, Track
 from planner.program.tasks import Compute, Program, Receive, Send, Wait
-from planner.report.trace import Moment, Trace, Track
 from simulator.interpreter import MessageSpan
 from simulator.simulation import Simulation
 

@@ -3,7 +3,7 @@
 import json
 from itertools import pairwise
 
-from planner.report.trace import Moment, Trace, Track
+from planner.files import Moment, Trace, Track
 
 
 def test_a_trace_is_what_was_recorded(tmp_path):
