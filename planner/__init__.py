@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from planner.errors import GraphError as GraphError, PlanError as PlanError
-    from planner.explanations.difference import PlanDifference as PlanDifference, diff as diff
+    from planner.explanations.accounts import PlanDifference as PlanDifference, diff as diff
     from planner.explanations.explanation import explain as explain
     from planner.explanations.summary import summary as summary
     from planner.explanations.what_if import why_not as why_not
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "planner.errors": ("GraphError", "PlanError"),
-    "planner.explanations.difference": ("PlanDifference", "diff"),
+    "planner.explanations.accounts": ("PlanDifference", "diff"),
     "planner.explanations.explanation": ("explain",),
     "planner.explanations.summary": ("summary",),
     "planner.explanations.what_if": ("why_not",),

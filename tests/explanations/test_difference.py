@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from planner.errors import PlanError
-from planner.explanations.difference import diff, tables, write_parts
+from planner.explanations.accounts import diff, tables, write_parts
 from planner.layout import REPLICATE, Shard
 from planner.models import build
 from planner.plans.plan import Plan
