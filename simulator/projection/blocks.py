@@ -16,7 +16,6 @@ from planner.graph.chain import chain_of
 from planner.graph.ir import ITEM_BYTES
 from planner.graph.micro_batches import BEFORE, EVERY, FORWARD
 from simulator.projection.block import Block, Exchanged, Part
-from simulator.projection.kept import Kept, Lasting, lasting_of
 from simulator.projection.kernels import (
     Work,
     conversion,
@@ -28,6 +27,7 @@ from simulator.projection.kernels import (
     work_of,
     written_by,
 )
+from simulator.projection.memory import Kept, Lasting, lasting_of
 from simulator.projection.network import Network
 from simulator.projection.replica import NodeShare, Replica, Transfer
 from simulator.projection.stack import Kernels, Stack, added, sent_by_member
