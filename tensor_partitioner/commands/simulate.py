@@ -19,8 +19,7 @@ from planner.report.schema import Report, write_reports
 from planner.report.tables import finding
 from simulator.projection.result import Projection
 from simulator.projection.stack import OURS
-from simulator.report import COLLECTIVES, Settings, plan_program, report, simulation_of
-from simulator.tracing import trace
+from simulator.report import COLLECTIVES, Settings, plan_program, report, simulation_of, trace
 from tensor_partitioner import display
 from tensor_partitioner.commands.console import WRITTEN, Command, command_errors, operators_option, stdout
 from tensor_partitioner.commands.planning_options import (

@@ -21,8 +21,8 @@ from planner.report.plan_facts import search_rows
 from planner.report.schema import Report, Spending, TaskSeconds
 from simulator.projection.result import StageLine
 from simulator.projection.stages import dependencies
+from simulator.report import Span, spans
 from simulator.simulation import Simulation
-from simulator.tracing import Span, spans
 from tensor_partitioner.decision.record import Decision, PublishedScore, RankedCandidate
 from tensor_partitioner.display import quantity
 from topologies import Machine

@@ -12,8 +12,8 @@ from planner.program.lower import lower
 from planner.program.tasks import Compute
 from planner.search import SearchOptions, search
 from simulator.interpreter import Switches
+from simulator.report import trace
 from simulator.simulation import simulated
-from simulator.tracing import trace
 from tests.simulator.trace_reader import Complete, Trace
 from topologies import load_topology
 
