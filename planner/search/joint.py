@@ -16,8 +16,7 @@ from planner.graph.disjoint_sets import DisjointSets
 from planner.layout import Placement, Shard
 from planner.search.coarse import CoarseGraph
 from planner.search.costs.cost import Cost, FetchCost
-from planner.search.costs.counts import Reach
-from planner.search.costs.domains import Domain
+from planner.search.costs.domains import Domain, Reach
 from planner.search.costs.tables import Tables
 from planner.search.costs.volumes import Need, output_reach
 from planner.search.solver.minimise import Solution, minimise

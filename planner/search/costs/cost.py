@@ -3,7 +3,7 @@
 Reading: the sources that share a worker's digits at the replicated steps tile the tensor, so a worker fetches what it
 needs and does not own: |need| - |need n own|. Writing: an owner pulls its tile from every partial result, or partial
 results are first reduced to shares and the shares fetched. All of these volumes are products over dimensions of the
-counts in `counts.py`. Where no count depends on the worker they equal the design's closed forms.
+counts in `domains.py`. Where no count depends on the worker they equal the design's closed forms.
 
 Partial tensors: a reader that does not carry the terms on fetches all of them, so |need| counts once per term; a result
 that stays partial is not reduced. The cost tables do not encode feasibility; `infeasibility_flags` do.
@@ -23,15 +23,17 @@ from planner.graph.ir import Graph
 from planner.graph.micro_batches import phases_of_nodes, runs_of
 from planner.layout import EVERYWHERE, SMALL_SUM, Signature, Ways
 from planner.plans.traffic import backward_groups
-from planner.search.costs.counts import (
+from planner.search.costs.domains import (
     Counts,
+    Layouts,
+    Strategies,
     counts_held,
     counts_of_share_held,
     first_replica_flags,
     leading_step_masks,
+    masks_of_dimensions_to_share,
     product_of_ways_by_mask,
 )
-from planner.search.costs.domains import Layouts, Strategies, masks_of_dimensions_to_share
 from planner.search.costs.tables import Table
 from planner.search.costs.volumes import (
     KEPT_TABLES,

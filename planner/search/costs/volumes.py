@@ -1,4 +1,4 @@
-"""Volumes: products over dimensions of the counts in `counts.py`, summed over workers, for classes of strategies."""
+"""Volumes: products over dimensions of the counts in `domains.py`, summed over workers, for classes of strategies."""
 
 from __future__ import annotations
 
@@ -15,15 +15,16 @@ import tdl
 from planner.grouping import numbered_values
 from planner.layout import Signature, Ways
 from planner.layout.region import REMEMBERED
-from planner.search.costs.counts import (
+from planner.search.costs.domains import (
     Counts,
+    Layouts,
     Reach,
+    Strategies,
     counts_of_common_reach_held,
     interned_reach_of_indices,
     leading_step_masks,
     product_of_ways_by_mask,
 )
-from planner.search.costs.domains import Layouts, Strategies
 from planner.search.costs.tables import LARGE_ELEMENTS, Table
 
 # What operators need of tensors, where their results land, and classes of strategies that differ in neither.

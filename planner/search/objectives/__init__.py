@@ -13,8 +13,7 @@ from msgspec import Struct
 from planner.graph.ir import ITEM_BYTES
 from planner.graph.micro_batches import copies_stored, in_order_of_phases, phases_of_nodes
 from planner.search.coarse import CoarseGraph, Factor
-from planner.search.costs.counts import leading_step_masks, product_of_ways_by_mask
-from planner.search.costs.domains import Domain, Layouts, Strategies
+from planner.search.costs.domains import Domain, Layouts, Strategies, leading_step_masks, product_of_ways_by_mask
 from planner.search.costs.tables import Scope, Table, Tables
 
 

@@ -26,8 +26,15 @@ from planner.layout.geometry import contraction, share_of_groups
 from planner.layout.region import REMEMBERED, iteration_runs
 from planner.search.coarse import CoarseGraph, Factor, NodeVariable
 from planner.search.costs.cost import Cost
-from planner.search.costs.counts import counts_held, counts_of_common_reach_held, steps_of_mask
-from planner.search.costs.domains import Domain, Layouts, Strategies, strategies_domain
+from planner.search.costs.domains import (
+    Domain,
+    Layouts,
+    Strategies,
+    counts_held,
+    counts_of_common_reach_held,
+    steps_of_mask,
+    strategies_domain,
+)
 from planner.search.costs.tables import Table, Tables
 from planner.search.costs.volumes import Need, operand_need, output_reach, strategy_classes_by_need
 from planner.search.objectives import Priced, domains_of_factor
