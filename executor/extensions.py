@@ -9,7 +9,7 @@ from executor.data import DATA_SETS, MakeDataSet
 from executor.kernels import KERNELS, Kernel
 from executor.transport import CHOICES, REGISTERED as TRANSPORTS, MakeTransport, TransportSpec, plain_arena
 from planner.extensions import register_in, register_named
-from tdl.errors import TDLError
+from tdl.index import TDLError
 
 
 def kernel(name: str) -> Callable[[Kernel], Kernel]:

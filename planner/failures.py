@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from functools import singledispatch
 
 from planner.errors import InputError
-from tdl.errors import TDLError
+from tdl.index import TDLError
 from tensor_partitioner.display import printable
 from topologies.schema import TopologyError
 

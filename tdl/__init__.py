@@ -2,9 +2,15 @@
 
 from tdl.analysis import Access as Access, Halo as Halo, Output as Output, Strategy as Strategy
 from tdl.catalog import catalog as catalog, register as register
-from tdl.errors import TDLError as TDLError
 from tdl.expr import REDUCERS as REDUCERS, Expr as Expr
-from tdl.index import Affine as Affine, Bounds as Bounds, Digits as Digits, Index as Index, Whole as Whole
+from tdl.index import (
+    Affine as Affine,
+    Bounds as Bounds,
+    Digits as Digits,
+    Index as Index,
+    TDLError as TDLError,
+    Whole as Whole,
+)
 from tdl.language import (
     Max as Max,
     Min as Min,

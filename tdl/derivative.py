@@ -9,8 +9,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 
-from tdl.errors import TDLError
 from tdl.expr import Call, Constant, Expr, lift
+from tdl.index import TDLError
 from tdl.language import cos, cosh, exp, hypot, log, power, sigmoid, sign, sin, sinh, sqrt, trunc, where
 
 Gradients = dict[int, Expr]

@@ -17,9 +17,8 @@ import numpy as np
 from msgspec import Struct, field
 
 from tdl.analysis import Output
-from tdl.errors import TDLError
 from tdl.expr import FUNCTIONS, REDUCERS, Call, Constant, Coordinate, Element, Expr, OpaqueElement, Reduce
-from tdl.index import Affine, Bounds, Digits, Index, Whole
+from tdl.index import Affine, Bounds, Digits, Index, TDLError, Whole
 
 Array = np.ndarray[Any, np.dtype[Any]]
 

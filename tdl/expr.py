@@ -11,8 +11,7 @@ from typing import Any, NoReturn
 import numpy as np
 from msgspec import Struct
 
-from tdl.errors import TDLError
-from tdl.index import Affine, Index
+from tdl.index import Affine, Index, TDLError
 
 # The element-wise functions and reducers of the language, with their NumPy meaning.
 

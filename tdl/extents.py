@@ -8,9 +8,8 @@ from typing import Any
 
 from msgspec import Struct
 
-from tdl.errors import TDLError
 from tdl.expr import Element, Expr, OpaqueElement, Reduce
-from tdl.index import Affine, Digits, Index, Rational, Whole
+from tdl.index import Affine, Digits, Index, Rational, TDLError, Whole
 from tdl.trace import Traced
 
 Shapes = Sequence[Sequence[int]]

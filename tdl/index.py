@@ -1,4 +1,4 @@
-"""Index expressions: what a description may write between the brackets of a tensor.
+"""Index expressions: what a description may write between the brackets of a tensor; and the error of the language.
 
 An index is `Affine` in index variables with rational coefficients, a mixed-radix tuple of variables (`Digits`), or a
 whole dimension (`Whole`).
@@ -12,7 +12,10 @@ from fractions import Fraction
 from math import gcd, lcm
 from typing import ClassVar
 
-from tdl.errors import TDLError
+
+class TDLError(ValueError):
+    """A description, or its use, is invalid. Names the operator and, if known, the tensor, dimension and expression."""
+
 
 Rational = int | Fraction
 Bounds = Mapping[str, tuple[int, int]]

@@ -9,7 +9,6 @@ from typing import Any, NoReturn
 
 from msgspec import Struct
 
-from tdl.errors import TDLError
 from tdl.expr import (
     FUNCTIONS,
     REDUCERS,
@@ -24,7 +23,7 @@ from tdl.expr import (
     lift,
     walk,
 )
-from tdl.index import Affine, Digits, Index, Whole
+from tdl.index import Affine, Digits, Index, TDLError, Whole
 
 """The names that `tdl` exports from here."""
 

@@ -13,11 +13,10 @@ import numpy as np
 
 from tdl import analysis
 from tdl.analysis import Access, Output, Strategy
-from tdl.errors import TDLError
 from tdl.evaluate import Array, Evaluator
 from tdl.expr import FUNCTIONS, Call, Constant, Coordinate, Element, Expr, OpaqueElement, Reduce
 from tdl.extents import ExtentRules, Shapes, extent_rules, given_extents
-from tdl.index import Bounds
+from tdl.index import Bounds, TDLError
 from tdl.language import Operand
 from tdl.trace import Traced, Work, trace, work
 

@@ -9,9 +9,8 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from tdl.errors import TDLError
 from tdl.expr import Call, Constant, Coordinate, Element, Expr, OpaqueElement, Reduce, lift, walk
-from tdl.index import Affine, Index, Whole
+from tdl.index import Affine, Index, TDLError, Whole
 from tdl.language import Lambda, Operand, Placed, tensor
 
 

@@ -11,10 +11,9 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from tdl.analysis import Access, Output, Strategy
-from tdl.errors import TDLError
 from tdl.expr import OpaqueElement
 from tdl.extents import ExtentRules, Shapes
-from tdl.index import Affine, Digits
+from tdl.index import Affine, Digits, TDLError
 from tdl.operator import CATEGORIES, REQUIRED, Attributes, Description, Operator
 from tdl.trace import Work
 

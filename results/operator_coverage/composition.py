@@ -15,8 +15,8 @@ from functools import cache
 from typing import Any
 
 from results.operator_coverage.operators import operator
-from tdl.errors import TDLError
 from tdl.evaluate import Array
+from tdl.index import TDLError
 from tdl.operator import Description
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from tdl.catalog import attention, compound, elementwise, reduction, selection
-from tdl.errors import TDLError
+from tdl.index import TDLError
 from tdl.operator import Operator
 
 _FAMILIES = (elementwise, attention, reduction, compound, selection)

@@ -11,8 +11,8 @@ from typing import Any
 
 from tdl import language as fn
 from tdl.derivative import gradients
-from tdl.errors import TDLError
 from tdl.expr import RANDOM_BITS, Expr
+from tdl.index import TDLError
 from tdl.language import Body, Lambda, Operand, cos, log, power, random_bits, sqrt, tensor, trunc, where as select
 from tdl.operator import Operator, op
 

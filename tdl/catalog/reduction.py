@@ -10,8 +10,8 @@ from functools import reduce
 from operator import mul
 
 from tdl.catalog.elementwise import spread
-from tdl.errors import TDLError
 from tdl.expr import Expr
+from tdl.index import TDLError
 from tdl.language import Body, Lambda, Max, Min, Operand, Prod, Sum, at as place, pad, tensor, where
 from tdl.operator import op
 

@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from tdl.errors import TDLError
 from tdl.evaluate import Array
 from tdl.expr import Expr
+from tdl.index import TDLError
 from tdl.language import Body, Lambda, Min, OpaqueFunction, Operand, Placed, Sum, at, pad, tensor, where
 from tdl.operator import op
 

@@ -22,7 +22,7 @@ from results.operator_coverage.operators import (
     windows,
 )
 from tdl.catalog import catalog
-from tdl.errors import TDLError
+from tdl.index import TDLError
 from tdl.operator import Operator
 
 _FAMILIES = (pointwise, optimizer, layout, reduction, matrix, selection, spatial, windows, opaque, random)
