@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from tdl.catalog.elementwise import spread
-from tdl.derivative import gradients
+from tdl.evaluate import gradients
 from tdl.expr import Expr
 from tdl.language import (
     Body,

@@ -10,7 +10,7 @@ from functools import wraps
 from typing import Any
 
 from tdl import language as fn
-from tdl.derivative import gradients
+from tdl.evaluate import gradients
 from tdl.expr import RANDOM_BITS, Expr
 from tdl.index import TDLError
 from tdl.language import Body, Lambda, Operand, cos, log, power, random_bits, sqrt, tensor, trunc, where as select
