@@ -16,8 +16,8 @@ from executor.backend import ON_STREAM
 from executor.kernels import KERNELS, LIBRARIES
 from executor.torch.batches import read
 from executor.torch.distributed import Distributed as Distributed, distribute as distribute
+from executor.torch.elementwise import OPAQUE_KERNELS
 from executor.torch.kernels import KERNEL_SET
-from executor.torch.opaque import OPAQUE_KERNELS
 from executor.values import ArrayModule
 from executor.weights import ANY_OTHER, READERS
 from planner.failures import describe_failure, out_of_memory
