@@ -1,6 +1,6 @@
 """Kernels: one function for each operator of the catalog, with the same code for NumPy and CuPy arrays."""
 
-from executor.kernels import attention, convolution, derived, elementwise, matrix, pooling, reduction, selection
+from executor.kernels import attention, convolution, derived, elementwise, pooling, selection, sums
 from executor.kernels.call import (
     Array as Array,
     Blocked,
@@ -11,17 +11,16 @@ from executor.kernels.call import (
 )
 from executor.kernels.derived import DerivedKernel, KernelTable
 from executor.kernels.elementwise import Gelu
-from executor.kernels.matrix import ADDING as ADDING
+from executor.kernels.sums import ADDING as ADDING
 
 KERNELS: dict[str, Kernel] = KernelTable(
     {
         **derived.KERNELS,
         **elementwise.KERNELS,
-        **matrix.KERNELS,
+        **sums.KERNELS,
         **attention.KERNELS,
         **convolution.KERNELS,
         **pooling.KERNELS,
-        **reduction.KERNELS,
         **selection.KERNELS,
     }
 )

@@ -22,8 +22,8 @@ import torch.nn.functional as F  # noqa: N812  # as PyTorch's users know it
 
 from executor.kernels import KERNELS, NATIVE, Kernel, KernelCall, KernelSet, run
 from executor.kernels.call import Action, Range
-from executor.kernels.matrix import letters_of_product
 from executor.kernels.pooling import Framed, Window, dilation, local_ranges, reads, windows
+from executor.kernels.sums import letters_of_product
 from executor.torch.attention import AT_ONCE, ATTENTION
 from executor.torch.elementwise import ELEMENTWISE, UPDATES
 from executor.torch.normalization import NORMAL, NORMALIZATION, RMS_NORM, SOFTMAX

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from executor.kernels import KERNELS, Kernel, KernelCall, run
-from executor.kernels.reduction import dim_of
+from executor.kernels.sums import dim_of
 from executor.torch.tensors import copy_all, spread, sum_over, tensors_of, widened, written
 from tdl.operator import named
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 from scipy.special import ndtr
 
-from executor.kernels import KernelCall, call, matrix
+from executor.kernels import KernelCall, call, sums
 from tests.kernels.calls import apply
 
 SMALL = 8
@@ -140,16 +140,16 @@ def test_relu_takes_whole_numbers_and_gelu_single_ones():
     ],
 )
 def test_products_that_add_to_what_is_there(monkeypatch, name, attributes, shapes):
-    monkeypatch.setattr(matrix, "ADDED_ELEMENTS", SMALL)
+    monkeypatch.setattr(sums, "ADDED_ELEMENTS", SMALL)
     operands = tuple(np.random.default_rng(n).standard_normal(shape) for n, shape in enumerate(shapes))
     (product,) = apply(name, *operands, **attributes)
     out = np.ones_like(product)
-    matrix.ADDING[name](KernelCall(np, operands, (out,), attributes, {}, ()))
+    sums.ADDING[name](KernelCall(np, operands, (out,), attributes, {}, ()))
     np.testing.assert_allclose(out, 1 + product, rtol=1e-14)
 
 
-@pytest.mark.parametrize("rows", [1, 3, matrix.FEW_ROWS, matrix.FEW_ROWS + 1])
-@pytest.mark.parametrize("columns", [matrix.MANY_COLUMNS * 3 - 1, matrix.MANY_COLUMNS * matrix.FEW_ROWS])
+@pytest.mark.parametrize("rows", [1, 3, sums.FEW_ROWS, sums.FEW_ROWS + 1])
+@pytest.mark.parametrize("columns", [sums.MANY_COLUMNS * 3 - 1, sums.MANY_COLUMNS * sums.FEW_ROWS])
 def test_products_of_few_rows_with_a_transposed_matrix(rows, columns):
     a = np.random.default_rng(0).standard_normal((rows, 5))
     b = np.random.default_rng(1).standard_normal((columns, 5))
