@@ -16,8 +16,8 @@ import numpy as np
 
 import planner
 from executor.backend import BACKENDS, allow_tf32, array_module, on_one_stream
+from executor.calibration import Job, Record, device_machine, host_machine, merged
 from executor.calibration.bench import Bench, hardware_of
-from executor.calibration.machine import Job, Record, device_machine, host_machine, merged
 from executor.calibration.timing import (
     FEWEST_ROUNDS,
     STABLE,

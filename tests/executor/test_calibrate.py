@@ -7,8 +7,8 @@ import click
 import pytest
 
 import planner
+from executor.calibration import message_line, transfer_costs
 from executor.calibration.bench import fitted_line
-from executor.calibration.machine import message_line, transfer_costs
 from executor.calibration.timing import spread_of
 from planner.program.calls import received, sent, spelled_compute
 from planner.program.lower import lower

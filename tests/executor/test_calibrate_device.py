@@ -6,8 +6,8 @@ from math import isfinite
 import pytest
 
 import planner
+from executor.calibration import Job, Record, device_machine
 from executor.calibration.bench import Bench, Taken, timed_collectives
-from executor.calibration.machine import Job, Record, device_machine
 from executor.calibration.timing import DTYPES, SHAPES, DeviceFigures, Timed, Work
 from executor.cluster import single_rank
 from planner.models.zoo import is_zoo_name
