@@ -12,7 +12,7 @@ from mpi4py import MPI
 from numpy.typing import NDArray
 
 from executor.cluster import Cluster, T
-from executor.process.environment import launcher_place
+from executor.process import launcher_place
 from executor.process.guard import end_job
 from executor.shared_memory import counters_obstacle, first_reason, neighbours, unlink_segments
 from executor.transport import CHOICES, REGISTERED, Choice, TransportError, TransportSpec, plain_arena

@@ -27,7 +27,7 @@ from secrets import token_hex
 from types import FrameType
 from typing import NamedTuple, NoReturn
 
-from executor.process.environment import choose_blas, foreign_launcher, is_torchrun, keep_memory, launcher_place
+from executor.process import choose_blas, foreign_launcher, is_torchrun, keep_memory, launcher_place
 from executor.process.heartbeats import BYE, END, Heartbeats, Meeting, own_addresses
 
 BY_SIGNAL = 128

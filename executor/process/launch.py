@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import NoReturn, TypeVar
 
 from executor.cluster import Cluster
-from executor.process.environment import launcher_place
+from executor.process import launcher_place
 from executor.process.guard import is_guarded, meeting, tell_meeting
 from planner.errors import InputError
 from planner.failures import BAD_INPUT, JOB_FAILED, TRACEBACK_VARIABLE, describe_failure

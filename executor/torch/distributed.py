@@ -25,7 +25,7 @@ from executor import checkpoint
 from executor.backend import array_module, require_dtypes
 from executor.checkpoint import checksum, file_digest, require_agreement
 from executor.cluster import HostArray
-from executor.process.environment import is_torchrun
+from executor.process import is_torchrun
 from executor.torch.batches import Batch, Tensors, array_of
 from executor.torch.checkpoints import ADVICE, Checkpoints, TrainingState
 from executor.torch.optimizers import PlannedUpdates, torch_optimizer

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from executor import checkpoint
-from executor.process.environment import launcher_place
+from executor.process import launcher_place
 from executor.training import Trainer
 
 STEP, SAVED = 5, 2

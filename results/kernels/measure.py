@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from importlib import import_module
 from typing import Any
 
-from executor.process.environment import choose_blas, keep_memory
+from executor.process import choose_blas, keep_memory
 
 AVX2 = {
     "OPENBLAS_CORETYPE": "Haswell",
@@ -39,7 +39,7 @@ def versions() -> dict[str, str]:
     """Name the libraries that are measured."""
     torch, libraries = import_module("torch"), import_module("threadpoolctl").threadpool_info
     numpy = import_module("numpy").__version__
-    blas = import_module("executor.process.environment").blas(libraries())
+    blas = import_module("executor.process").blas(libraries())
     return {"pytorch": torch.__version__, "numpy": numpy, "blas": blas}
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from executor.process.environment import keep_memory
+from executor.process import keep_memory
 
 keep_memory()  # before anything allocates
 

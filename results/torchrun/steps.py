@@ -18,7 +18,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from executor.process.environment import keep_memory
+from executor.process import keep_memory
 
 keep_memory()  # before anything allocates
 

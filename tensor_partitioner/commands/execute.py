@@ -23,7 +23,7 @@ from executor.cluster import Cluster
 from executor.job import Job, JobRequest, JobResult
 from executor.logs import Log, line, sink_of
 from executor.needs import Demand, demand, is_pytorch, require_room
-from executor.process.environment import blas
+from executor.process import blas
 from executor.process.guard import keep_errors_in
 from executor.process.launch import SharedError, agree, digest, on_first_rank, require_alike, require_size
 from executor.reporting import hardware, report, trace

@@ -17,7 +17,7 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from executor.cluster import Cluster
-from executor.process.environment import is_torchrun
+from executor.process import is_torchrun
 from executor.process.launch import agree, hear_of_each_other, job_main, require_alike
 from executor.transport import CHOICES
 from executor.worker import AUTO

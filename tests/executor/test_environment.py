@@ -7,7 +7,7 @@ import pytest
 
 from executor.cluster import single_rank
 from executor.mpi import start_advice
-from executor.process.environment import AVX512_FLAGS, blas, choose_blas, cpu_flags, launcher_place
+from executor.process import AVX512_FLAGS, blas, choose_blas, cpu_flags, launcher_place
 from executor.process.launch import require_size, speaks_for_launcher
 from planner.errors import InputError
 
@@ -107,7 +107,7 @@ def test_without_an_mpi_library_one_line_says_so(tmp_path):
 ASKING_AGAIN = """
 import resource
 import numpy as np
-from executor.process.environment import keep_memory
+from executor.process import keep_memory
 
 keep_memory()
 np.ones(1 << 23)

@@ -14,7 +14,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from executor.data import data_tensors
-from executor.process.environment import foreign_launcher
+from executor.process import foreign_launcher
 from executor.process.guard import await_reader, killed_by
 from planner.graph.ir import entries_of
 from planner.plans.plan import single_worker

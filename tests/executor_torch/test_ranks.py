@@ -20,7 +20,7 @@ import planner
 from executor.backend import BackendError
 from executor.data import DataError
 from executor.mpi import TRANSPORTS, choose
-from executor.process.environment import is_torchrun
+from executor.process import is_torchrun
 from executor.torch import distribute, ranks
 from executor.torch.ranks import cluster, job_cluster
 from executor.torch.tensors import tensor_of
