@@ -19,7 +19,7 @@ from planner.search.costs.cost import Cost, FetchCost
 from planner.search.costs.domains import Domain, Reach
 from planner.search.costs.tables import Tables
 from planner.search.costs.volumes import Need, output_reach
-from planner.search.solver.minimise import Solution, minimise
+from planner.search.solver import Solution, minimise
 from planner.search.solver.model import Model
 from planner.search.solver.problem import Limits, problem_of_graph
 from planner.search.space import Outcome, Space, State

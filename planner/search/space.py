@@ -28,7 +28,7 @@ from planner.search.costs.tables import Tables
 from planner.search.objectives import BYTES, Objective
 from planner.search.partial_sums import INFEASIBLE, Feasible, PartialSums, penalty_above_cost
 from planner.search.pins import NO_RESTRICTIONS, Pinned, Restrictions
-from planner.search.solver.minimise import Solution
+from planner.search.solver import Solution
 from planner.search.solver.problem import Problem, problem_of_graph
 
 State = tuple[Any, ...]

@@ -18,7 +18,7 @@ from planner.search.coarse import CoarseGraph, TensorVariable
 from planner.search.costs.domains import Layouts, Strategies, choices_at_step, placements_at_step
 from planner.search.costs.tables import Tables
 from planner.search.joint import best_plan_among_candidates
-from planner.search.solver.minimise import minimise
+from planner.search.solver import minimise
 from planner.search.solver.model import Model
 from planner.search.solver.problem import Problem
 

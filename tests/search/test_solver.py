@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from planner.search.costs.tables import Tables
+from planner.search.solver import Messages, minimise
 from planner.search.solver.elimination import states_of_least_cost
-from planner.search.solver.minimise import Messages, minimise
 from planner.search.solver.model import Model, pairwise_relaxation
 from planner.search.solver.problem import Limits, Problem, restricted_problem, simplified_problem
 

@@ -23,7 +23,7 @@ from planner.search.costs.domains import operands_carried_by_choice
 from planner.search.costs.tables import Table
 from planner.search.joint import best_plan_among_candidates
 from planner.search.pins import NO_RESTRICTIONS
-from planner.search.solver.minimise import minimise
+from planner.search.solver import minimise
 from planner.search.solver.model import Model
 from planner.search.solver.problem import Limits
 from planner.search.space import Outcome, Space, State
