@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from planner.layout import Collective
 from planner.layout.communication import Group
-from planner.program.likeness import Likeness, by_value, numbered
+from planner.program.lower import Likeness, by_value, numbered
 from topologies import Machine
 from topologies.collectives import choices, fastest
 
