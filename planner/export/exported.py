@@ -13,8 +13,7 @@ from rich.table import Table
 
 from planner.errors import PlanError
 from planner.explanations.accounts import OPERATOR, bytes_by, flows
-from planner.export.moves import Engine, Mesh, joined, mesh_of, only, split_once, uneven_split
-from planner.export.targets import Target, mesh_target
+from planner.export.targets import Engine, Mesh, Target, joined, mesh_of, mesh_target, only, split_once, uneven_split
 from planner.graph.ir import Graph, entries_of, groups
 from planner.grouping import summed
 from planner.layout import EVERYWHERE, PARTIAL, TERMS, Layout, signatures

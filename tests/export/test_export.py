@@ -8,8 +8,7 @@ import pytest
 import planner
 from planner.errors import PlanError
 from planner.export.exported import export
-from planner.export.moves import Mesh, joined, mesh_of, redistributed
-from planner.export.targets import TARGETS
+from planner.export.targets import TARGETS, Mesh, joined, mesh_of, redistributed
 from planner.graph.ir import Entry, Tensor
 from planner.layout import PARTIAL, REPLICATE, Shard
 from tensor_partitioner.commands.export import main as export_main
