@@ -34,9 +34,9 @@ from executor.calibration.bench import (
     streamed_bytes_per_s,
     timed_collectives,
 )
+from executor.check import release
 from executor.cluster import Cluster
 from executor.data import DATA_SETS
-from executor.needs import release
 from executor.schedules import Rate
 from executor.training import RankPrograms, Trainer
 from executor.values import Array

@@ -27,8 +27,8 @@ from executor.calibration.timing import (
     timed,
     timed_products,
 )
+from executor.check import demand, is_pytorch, require_room
 from executor.cluster import Cluster
-from executor.needs import demand, is_pytorch, require_room
 from executor.process.launch import agree, require_alike, require_size
 from executor.reporting import hardware
 from executor.training import RankPrograms, rank_programs

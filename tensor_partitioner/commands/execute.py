@@ -17,12 +17,11 @@ import numpy as np
 from threadpoolctl import threadpool_info
 
 from executor.backend import BACKENDS, allow_tf32, array_module
-from executor.check import alone
+from executor.check import Demand, alone, demand, is_pytorch, require_room
 from executor.checkpoint import checkpoints, last_checkpoint
 from executor.cluster import Cluster
 from executor.job import Job, JobRequest, JobResult
 from executor.logs import Log, line, sink_of
-from executor.needs import Demand, demand, is_pytorch, require_room
 from executor.process import blas
 from executor.process.guard import keep_errors_in
 from executor.process.launch import SharedError, agree, digest, on_first_rank, require_alike, require_size

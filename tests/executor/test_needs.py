@@ -3,7 +3,7 @@
 import pytest
 
 import planner
-from executor.needs import TEMPORARIES, Demand, demand, peers, room_line
+from executor.check import TEMPORARIES, Demand, demand, peers, room_line
 from executor.training import rank_programs
 from planner.failures import describe_failure
 from planner.program.lower import lower

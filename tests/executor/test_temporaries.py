@@ -5,7 +5,7 @@ import pytest
 pytest.importorskip("torch")
 import executor.torch  # noqa: F401  # enters its kernels
 import planner
-from executor.needs import temporaries_bytes
+from executor.check import temporaries_bytes
 from executor.training import rank_programs
 from planner.program.workspace import worker_workspace_bytes
 from tests.cupy_double.counted import counted
