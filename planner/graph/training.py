@@ -8,13 +8,13 @@ from dataclasses import dataclass, replace
 
 import tdl
 from planner.errors import GraphError
-from planner.graph.autodiff import gradients
 from planner.graph.build import Average, GraphBuilder
 from planner.graph.infer import describe
 from planner.graph.ir import Graph, Init, Node, Tensor
 from planner.graph.micro_batches import accumulate
 from planner.graph.optimizers import Optimizer, update_weights
 from planner.graph.recompute import recompute_activations
+from planner.graph.rules import gradients
 
 # Differences between training and evaluation: dropout, and moving averages such as batch norm's statistics.
 #

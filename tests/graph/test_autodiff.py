@@ -2,8 +2,7 @@ import pytest
 
 from planner.errors import GraphError
 from planner.graph import GraphBuilder, Init, Optimizer, training_graph
-from planner.graph.autodiff import gradients
-from planner.graph.rules import RULES
+from planner.graph.rules import RULES, gradients
 
 
 def summed(b, tensor):

@@ -8,8 +8,7 @@ from operator_verification.cases import CASES
 
 from planner.errors import GraphError
 from planner.graph import GraphBuilder, Init
-from planner.graph.autodiff import gradients
-from planner.graph.rules import RULES, flat
+from planner.graph.rules import RULES, flat, gradients
 from tdl.catalog.elementwise import BINARY, SCALAR, UNARY
 from tests.graph import one_worker
 
