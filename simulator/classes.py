@@ -21,7 +21,7 @@ from planner.layout import Collective
 from planner.layout.communication import Group
 from planner.program.lower import Likeness, by_value, numbered
 from topologies import Machine
-from topologies.collectives import choices, fastest
+from topologies.traffic import choices, fastest
 
 Numbers = NDArray[np.int64]
 

@@ -19,9 +19,9 @@ from simulator.fairness import ActivityClass
 from simulator.sharing import Sharing
 from simulator.transfers import Together
 from topologies import Device, Estimates, Kernel, Machine, Product, TransferAmounts
-from topologies.collectives import Choice, Pattern, choices, fastest
 from topologies.kernels import WRITE_AND_READ
 from topologies.schema import Measured
+from topologies.traffic import Choice, Pattern, choices, fastest
 
 COPY = "elementwise"  # packing and unpacking are as efficient as element-wise kernels
 NO_WORK = -1  # activity class that uses no resource

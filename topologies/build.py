@@ -17,7 +17,6 @@ import msgspec
 from topologies import reading
 from topologies.machine import Device, Link, Machine, Memory, Resource
 from topologies.reading import T
-from topologies.routes import Routes
 from topologies.schema import (
     FORMAT,
     DeviceEntry,
@@ -31,6 +30,7 @@ from topologies.schema import (
     TopologyError,
     TopologyFile,
 )
+from topologies.traffic import Routes
 
 MOST = 1 << 17
 """Upper limit on entries, beyond any machine that can be simulated: a few stars could otherwise ask for billions."""

@@ -296,7 +296,7 @@ class LinkEntry(_Described, frozen=True, kw_only=True):
 
 
 class CollectiveEntry(_Described, frozen=True, kw_only=True):
-    """How fast a library runs operations by an algorithm, within a node or across several (`topologies.collectives`).
+    """How fast a library runs operations by an algorithm, within a node or across several (`topologies.traffic`).
 
     `latency_s` is the fixed time of an operation. The payload then moves at `bandwidth_share` of the links' bandwidth,
     for at least `hop_s` per message of the longest chain (None: those messages take their links' latency before the

@@ -33,9 +33,9 @@ from planner.program.tasks import (
     WorkerProgram,
     align,
 )
-from topologies.collectives import ROUNDS
 from topologies.kernels import Product
 from topologies.schema import CollectiveEntry, Operation
+from topologies.traffic import ROUNDS
 
 REPETITIONS, CALLS = 5, 2000
 BATCH_S, LARGEST_BATCH = 0.02, 200

@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from topologies import Machine, load_topology
-from topologies.collectives import Choice, choices, fastest
 from topologies.schema import Algorithm, CollectiveEntry, Nodes, Operation
+from topologies.traffic import Choice, choices, fastest
 
 Floats = NDArray[np.float64]
 

@@ -16,10 +16,10 @@ from pathlib import Path
 
 from simulator.projection.replica import PAIRS, Transfer
 from topologies import Machine, TopologyError, load_topology
-from topologies.collectives import Choice, Timing, choices, message_delay_s, parent_place
 from topologies.load import is_described
 from topologies.machine import node_of
 from topologies.schema import Operation
+from topologies.traffic import Choice, Timing, choices, message_delay_s, parent_place
 
 # Machines of any size, represented by a few of their nodes.
 #

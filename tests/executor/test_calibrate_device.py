@@ -18,9 +18,9 @@ from simulator import simulate
 from tensor_partitioner.commands.calibrate import GPU_PROBES
 from tests import cupy_double
 from topologies import Kernel, load_topology
-from topologies.collectives import choices, fastest
 from topologies.kernels import read_task
 from topologies.reading import blocks_of
+from topologies.traffic import choices, fastest
 
 MEMORY_BYTES = {1: 64 << 20, 2: 40 << 20}
 """By ranks: enough for libraries, and little for messages, which are slow on the double."""

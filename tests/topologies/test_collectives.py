@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from topologies import TopologyError, load_topology, parse_topology
-from topologies.collectives import choices, fastest
+from topologies.traffic import choices, fastest
 
 DEVICE = """
 device_types:

@@ -18,7 +18,7 @@ from tests.topologies.samples import (
     needs_real,
     physical_links,
 )
-from topologies import TopologyError, collectives, load_topology, parse_topology
+from topologies import TopologyError, load_topology, parse_topology, traffic
 from topologies.imports import import_machine
 
 V100 = "v100-sxm2-16gb"
@@ -154,7 +154,7 @@ def test_a_box_of_4090s_is_the_packages_in_every_form(imported):
         load_topology("8 x rtx-4090"),
     ]
     seconds = [
-        collectives.fastest(collectives.choices(machine, "all-reduce", tuple(range(8))), 1e8).alone.seconds(1e8)
+        traffic.fastest(traffic.choices(machine, "all-reduce", tuple(range(8))), 1e8).alone.seconds(1e8)
         for machine in machines
     ]
     assert seconds == pytest.approx([seconds[0]] * 4, rel=1e-9)
@@ -167,8 +167,8 @@ CASES = REAL.parent / "cases"
 def test_reported_matrices():
     bridged = import_machine(CASES / "a100_bridges_topo.txt", "a100-pcie-40gb").machine
     assert physical_links(bridged)["nvlink3"] == 4 * 12
-    choices = collectives.choices(bridged, "all-reduce", tuple(range(8)))
-    bus_bandwidth = 1e8 * 2 * 7 / 8 / collectives.fastest(choices, 1e8).alone.seconds(1e8)
+    choices = traffic.choices(bridged, "all-reduce", tuple(range(8)))
+    bus_bandwidth = 1e8 * 2 * 7 / 8 / traffic.fastest(choices, 1e8).alone.seconds(1e8)
     assert bus_bandwidth == pytest.approx(20e9, rel=0.25)  # reported: 20e9
     hgx = import_machine(CASES / "hgx_sys.txt", "h100").machine
     assert physical_links(hgx)["nvlink4-switch"] == 8 * 18

@@ -6,8 +6,8 @@ from dataclasses import replace
 from itertools import product
 
 from topologies.machine import CATEGORIES, Device, Link, Machine, Memory, Resource
-from topologies.routes import Routes
 from topologies.schema import DeviceSpec, Efficiency, Peak, TopologyError
+from topologies.traffic import Routes
 
 HOST = "host memory"
 TO_HOST, FROM_HOST = f"{HOST}, in", f"{HOST}, out"
