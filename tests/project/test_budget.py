@@ -24,6 +24,9 @@ ALL = 39_794
 BESIDE = {"results": 13_067, "tests": 34_910}
 """Of experiments and tests."""
 
+FILES = 300
+"""Python files of the product: one more is merged with another, or takes another's place."""
+
 LAYOUT = {tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.COMMENT, tokenize.ENDMARKER}
 
 
@@ -56,3 +59,8 @@ def test_a_package_keeps_to_its_budget(package):
 
 def test_budgets_are_within_that_of_all():
     assert sum(BUDGETS.values()) <= ALL
+
+
+def test_the_product_keeps_to_its_files():
+    count = sum(1 for package in BUDGETS for _ in (ROOT / package).rglob("*.py"))
+    assert count <= FILES, f"{count} files: merge those that have one reader"
