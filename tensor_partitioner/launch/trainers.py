@@ -178,7 +178,7 @@ def _checkpoints(fields: Fields) -> bool:
 MODELS = {
     "llama2": {"7b": "llama-2-7b", "13b": "hf:meta-llama/Llama-2-13b-hf", "70b": "llama-2-70b"},
     "llama3": {"8b": "llama-3.1-8b", "70b": "llama-3.1-70b", "405b": "llama-3.1-405b"},
-    "qwen3": {size: f"hf:Qwen/Qwen3-{size.upper()}" for size in ("0.6b", "1.7b", "4b", "8b", "14b", "32b")},
+    "qwen3": {size: f"hf:Qwen/Qwen3-{size.upper()}" for size in ("0.6b", "1.7b", "4b", "8b", "14b", "32b", "30b-a3b")},
 }
 """torchtitan's models, by name and flavor, and our names for them."""
 
@@ -208,6 +208,8 @@ def read_toml(path: str, nested: Mapping[str, Any], model: str | None) -> Launch
     fields = Fields(
         path, {f"{of}.{name}": value for of, section in sections.items() for name, value in section.items()}
     )
+    if fields.switch("training.enable_cpu_offload"):
+        raise InputError(f"{path}: training.enable_cpu_offload: expected states on devices, found them offloaded")
     assumed: list[str] = []
     pp, cp, tp = (_degree(fields, axis) for axis in ("pipeline", "context", "tensor"))
     zero, devices = _sharded(fields, pp, pp * cp * tp)
