@@ -46,7 +46,7 @@ class Traits:
     element everywhere; a part has some of them. A conversion changes only the dtype; a contraction sums products of
     elements of several operands. Of the operand `table` only the rows that another operand names are read. An operator
     `dispatches` if it places rows at slots of several dimensions, which another operand numbers. It `is_causal` if it
-    compares two positions. A contraction is `grouped` if another operand assigns its rows to groups: the variables of
+    compares two positions. A contraction whose rows another operand assigns to groups is `grouped`: the variables of
     the rows and of the groups.
     """
 

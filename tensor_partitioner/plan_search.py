@@ -20,8 +20,8 @@ MANY_NODES = 1000
 """Nodes above which a graph is searched with few of its repeated segments."""
 
 MOST_NODES = 2000
-"""Nodes above which workers are divided in at most two steps, and not in every way. This takes half the time,
-and the plans of Swin-L, MaxViT and Stable Diffusion's UNet cost at most 0.3% more on 8 devices."""
+"""Nodes above which workers are divided in only one way, of at most two steps. This takes half the time, and the plans
+of Swin-L, MaxViT and Stable Diffusion's UNet cost at most 0.3% more on 8 devices."""
 
 QUICK = Limits(memory_bytes=1 << 29, operations=1.5e9)
 """Limits of a search for a plan, whose steps are then not all exact: seconds and half a gigabyte."""

@@ -307,7 +307,8 @@ class Contraction:
 
     `density` is the fraction of iterations that count, since strides leave gaps in a gradient; `dense` is that of
     `Window`. Rows of the operands and of the result are contiguous in memory along variables of the roles in
-    `contiguous`. The iterations of a `grouped` role are shared evenly by so many groups, each with a product.
+    `contiguous`. `grouped` has a role and a number of groups: the iterations of the role are divided evenly among the
+    groups, each of which is one product.
     """
 
     roles: Mapping[str, Role]

@@ -201,7 +201,7 @@ class _LargeAreFake(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(self, function: OpOverload, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run an operator; large tensors get no memory, and tensors for the device meta are created on the CPU."""
         if function is READ and isinstance(args[0], FakeTensor) and _is_within(nn.init):
-            return 0  # as if no element had to be drawn again
+            return 0  # no element needs to be redrawn
         schema, named = schema_of(function), dict(kwargs or {})
         if str(named.get("device")) == "meta":
             named["device"] = torch.device("cpu")
