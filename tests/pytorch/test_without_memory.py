@@ -10,6 +10,8 @@ torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402
 
+from planner.errors import GraphError  # noqa: E402
+from planner.pytorch import from_torch  # noqa: E402
 from planner.pytorch.private import FakeTensor  # noqa: E402
 from planner.pytorch.user_model import graph_of, imported, user_model  # noqa: E402
 
@@ -108,3 +110,19 @@ assert "bfloat16" in {{tensor.dtype for tensor in graph.tensors.values()}}
 assert "adamw" in {{node.op for node in graph.nodes}}
 """
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_buffer_without_content_is_refused_in_one_line():
+    class Scaled(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = nn.Linear(4, 4)
+            self.register_buffer("factor", torch.arange(4.0), persistent=False)
+
+        def forward(self, x):
+            return (self.linear(x) * self.factor.double().float()).square().mean()
+
+    with torch.device("meta"):
+        module, x = Scaled(), torch.zeros(2, 4)
+    with pytest.raises(GraphError, match='a buffer of the module is on "meta" and has no content'):
+        from_torch(module, (x,))

@@ -57,7 +57,15 @@ class Content:
 
     @cached_property
     def distinct(self) -> torch.Tensor:
-        """The tensor reduced to one element along each dimension along which all elements are equal."""
+        """The tensor reduced to one element along each dimension along which all elements are equal.
+
+        Raises GraphError for a tensor on "meta", which has no content.
+        """
+        if self.tensor.is_meta:
+            raise GraphError(
+                'a buffer of the module is on "meta" and has no content: create the module on "cpu", or let a function '
+                "of a file create it, as in decide FILE:FUNCTION"
+            )
         rest = self.tensor
         for dim in range(rest.ndim):
             first = rest.narrow(dim, 0, min(1, rest.shape[dim]))
