@@ -37,14 +37,20 @@ MOST = 10**9
 class Fields:
     """The values of a launch file by name. Errors name the file and the field.
 
-    Getters take alternative names and use the first that is set. They raise InputError for an invalid value.
+    Getters take alternative names and use the first that is set. They raise InputError for an invalid value. `assumed`
+    lists the values that stand in for fields that are not set.
     """
 
     path: str
     values: Mapping[str, Value]
     read: set[str] = field(default_factory=set)
+    assumed: list[str] = field(default_factory=list)
 
-    def not_priced(self) -> tuple[str, ...]:
+    def launch(self, **values: Any) -> LaunchFile:
+        """Return the training that the fields describe, with what is assumed and what is not priced."""
+        return LaunchFile(path=self.path, assumed=tuple(self.assumed), not_priced=self._not_priced(), **values)
+
+    def _not_priced(self) -> tuple[str, ...]:
         """Return the fields that are set and change time or memory, but were not asked for until now."""
         unread = (name for name in self.values if UNPRICED.search(name) and name not in self.read)
         return tuple(name for name in unread if self._is_on(name) and not self._is_without_effect(name))

@@ -186,17 +186,16 @@ def _stack(fields: Fields, stack: str) -> str:
 
 def launch_of(fields: Fields, engine: str = "Megatron-LM", stack: str = "megatron") -> LaunchFile:
     """Return the training that Megatron-LM's arguments describe. Raises InputError for unsupported models."""
-    assumed: list[str] = []
     for name in OTHER_MODELS:
         if fields.text(name) not in {None, "False", "0"}:
             raise InputError(f"{fields.path}: {name}: expected a GPT with its states on devices, found {name} set")
     if (optimizer := fields.text("optimizer") or "adam") not in {"adam", "sgd"}:
-        assumed.append(f"Adam instead of {optimizer}")
+        fields.assumed.append(f"Adam instead of {optimizer}")
     deepspeed = fields.text("deepspeed", "deepspeed-config", "zero-stage") not in {None, "False"}
     tp = fields.whole("tensor-model-parallel-size") or 1
     pp = fields.whole("pipeline-model-parallel-size") or 1
     if fields.whole("micro-batch-size") is None:
-        assumed.append("micro-batch-size 1")
+        fields.assumed.append("micro-batch-size 1")
     degrees = {
         "tp": tp, "pp": pp, "cp": fields.whole("context-parallel-size", "ds-sequence-parallel-size"),
         "ep": fields.whole("expert-model-parallel-size", "moe-expert-parallel-size"),
@@ -204,10 +203,9 @@ def launch_of(fields: Fields, engine: str = "Megatron-LM", stack: str = "megatro
         "schedule": _schedule(fields, pp), "micro_batch": fields.whole("micro-batch-size") or 1,
     }  # fmt: skip
     if fields.whole("ds-sequence-parallel-size") not in {None, 1}:
-        assumed.append("context parallelism in a ring instead of exchanged heads")
-    model, options = _model(fields, tp, assumed)
-    return LaunchFile(
-        path=fields.path,
+        fields.assumed.append("context parallelism in a ring instead of exchanged heads")
+    model, options = _model(fields, tp)
+    return fields.launch(
         engine="Megatron-DeepSpeed" if deepspeed else engine,
         stack="megatron-deepspeed" if deepspeed else _stack(fields, stack),
         model=model,
@@ -215,8 +213,6 @@ def launch_of(fields: Fields, engine: str = "Megatron-LM", stack: str = "megatro
         degrees=degrees,
         batch=fields.whole("global-batch-size"),
         devices=_devices(fields),
-        assumed=tuple(assumed),
-        not_priced=fields.not_priced(),
         names=NAMES if engine != "NeMo" else {word: NEMO_NAMES.get(word, name) for word, name in NAMES.items()},
         spelled=SPELLED,
     )
@@ -262,7 +258,7 @@ def _schedule(fields: Fields, pp: int) -> str:
     return f"interleaved:{chunks}" if chunks is not None and chunks > 1 else "1f1b"
 
 
-def _model(fields: Fields, tp: int, assumed: list[str]) -> tuple[str, dict[str, object]]:
+def _model(fields: Fields, tp: int) -> tuple[str, dict[str, object]]:
     """Return the zoo's name of a GPT or a Llama of these sizes, and its options."""
     layers = fields.required("num-layers", most=MOST_LAYERS)
     width, heads = map(fields.required, ("hidden-size", "num-attention-heads"))
@@ -272,8 +268,8 @@ def _model(fields: Fields, tp: int, assumed: list[str]) -> tuple[str, dict[str, 
     experts = fields.whole("num-experts")
     experts = None if experts == 1 else experts
     options: dict[str, object] = {
-        "sequence": fields.required("seq-length"), "vocabulary": _vocabulary(fields, tp, assumed), "heads": heads,
-        "tied": not fields.switch("untie-embeddings-and-output-weights"), "dtype": _precision(fields, assumed),
+        "sequence": fields.required("seq-length"), "vocabulary": _vocabulary(fields, tp), "heads": heads,
+        "tied": not fields.switch("untie-embeddings-and-output-weights"), "dtype": _precision(fields),
         "optimizer": "sgd" if fields.text("optimizer") == "sgd" else "adam",
     }  # fmt: skip
     gated = fields.switch("swiglu", "quick-geglu") or fields.text("glu-activation") is not None
@@ -295,7 +291,7 @@ def _model(fields: Fields, tp: int, assumed: list[str]) -> tuple[str, dict[str, 
     return f"llama-{layers}-{width}", options
 
 
-def _vocabulary(fields: Fields, tp: int, assumed: list[str]) -> int:
+def _vocabulary(fields: Fields, tp: int) -> int:
     """Return the padded size of the vocabulary."""
     padded = fields.whole("padded-vocab-size", "pad-vocab-size-to")
     if padded is not None:
@@ -304,7 +300,7 @@ def _vocabulary(fields: Fields, tp: int, assumed: list[str]) -> int:
     words = words or _published_vocabulary(fields.text("tokenizer-model", "tokenizer-name-or-path"))
     if words is None:
         words = USUAL_WORDS
-        assumed.append(f"vocabulary {words}")
+        fields.assumed.append(f"vocabulary {words}")
     multiple = (fields.whole("make-vocab-size-divisible-by") or USUAL_MULTIPLE) * tp
     return -(-words // multiple) * multiple
 
@@ -317,7 +313,7 @@ def _published_vocabulary(tokenizer: str | None) -> int | None:
         return None
 
 
-def _precision(fields: Fields, assumed: list[str]) -> str:
+def _precision(fields: Fields) -> str:
     switched, has_format = fields.text("fp8-format", "fp8"), fields.switch("fp8-hybrid", "fp8-e4m3")
     eight = has_format if switched is None else switched.lower() != "false"
     if eight:
@@ -325,6 +321,6 @@ def _precision(fields: Fields, assumed: list[str]) -> str:
     if fields.switch("fp16"):
         return "mixed-float16"
     if not fields.switch("bf16"):
-        assumed.append("float32 (neither --bf16 nor --fp16 is set)")
+        fields.assumed.append("float32 (neither --bf16 nor --fp16 is set)")
         return "float32"
     return "mixed"

@@ -35,41 +35,39 @@ def read_deepspeed(path: str, said: Mapping[str, Any], model: str | None) -> Lau
         if section(path, zero, name).get("device", "none") != "none":
             raise InputError(f"{path}: zero_optimization.{name}: expected states on devices, found them offloaded")
     fields = Fields(path, {**zero, **said, "stage": zero.get("stage"), **pipeline, **tensors})
-    assumed: list[str] = []
     if fields.whole("train_micro_batch_size_per_gpu", "train_batch_size") is None:
-        assumed.append("train_micro_batch_size_per_gpu 1")
+        fields.assumed.append("train_micro_batch_size_per_gpu 1")
     if fields.values.get("activation_checkpointing"):
-        assumed.append("no activation checkpointing, which the model's code decides")
-    return LaunchFile(
-        path=path, engine="DeepSpeed", stack="eager", model=_required(path, model),
-        options={"dtype": _half(path, said, assumed), "optimizer": _optimizer(optimizer.get("type"), assumed)},
+        fields.assumed.append("no activation checkpointing, which the model's code decides")
+    return fields.launch(
+        engine="DeepSpeed", stack="eager", model=_required(path, model),
+        options={"dtype": _half(fields, said), "optimizer": _optimizer(fields, optimizer.get("type"))},
         degrees={
             "zero": fields.stage("stage"), "micro_batch": fields.whole("train_micro_batch_size_per_gpu") or 1,
             "tp": fields.whole("autotp_size"), "pp": fields.whole("stages"),
             "recompute": "none" if (fields.text("activation_checkpoint_interval") or "0") == "0" else "full",
         },
         batch=fields.whole("train_batch_size"), accumulation=fields.whole("gradient_accumulation_steps") or 1,
-        assumed=tuple(assumed), not_priced=fields.not_priced(),
         names={"zero": "zero_optimization.stage", "micro_batch": "train_micro_batch_size_per_gpu"},
     )  # fmt: skip
 
 
-def _half(path: str, said: Mapping[str, Any], assumed: list[str]) -> str:
-    sections = {name: section(path, said, name).get("enabled") for name in ("bf16", "fp16")}
+def _half(fields: Fields, said: Mapping[str, Any]) -> str:
+    sections = {name: section(fields.path, said, name).get("enabled") for name in ("bf16", "fp16")}
     if True in sections.values():
         return "mixed" if sections["bf16"] is True else "mixed-float16"
     if "auto" in sections.values() or not any(name in said for name in sections):
-        assumed.append("mixed precision in bfloat16")
+        fields.assumed.append("mixed precision in bfloat16")
         return "mixed"
     return "float32"
 
 
-def _optimizer(kind: object, assumed: list[str]) -> str:
+def _optimizer(fields: Fields, kind: object) -> str:
     text = str(kind or "adamw").lower()
     if text not in ADAMS:
-        assumed.append(f"AdamW with float32 states instead of {kind}")
+        fields.assumed.append(f"AdamW with float32 states instead of {kind}")
     elif kind is None:
-        assumed.append("optimizer AdamW")
+        fields.assumed.append("optimizer AdamW")
     return "sgd" if text == "sgd" else "adam" if text == "adam" else "adamw"
 
 
@@ -86,6 +84,7 @@ def read_accelerate(path: str, said: Mapping[str, Any], model: str | None) -> La
     """
     fsdp, deepspeed = section(path, said, "fsdp_config"), section(path, said, "deepspeed_config")
     fields = Fields(path, {**said, **fsdp, **deepspeed})
+    fields.assumed.extend(("micro-batch 1 (the training script sets it)", "optimizer AdamW"))
     kind = (fields.text("distributed_type") or "NO").upper()
     if kind not in {"FSDP", "DEEPSPEED", "MULTI_GPU", "NO"}:
         raise InputError(f"{path}: distributed_type: expected FSDP, DEEPSPEED, MULTI_GPU or NO, found {kind}")
@@ -95,8 +94,8 @@ def read_accelerate(path: str, said: Mapping[str, Any], model: str | None) -> La
     strategy = (fields.text("fsdp_sharding_strategy") or "full_shard").lower()
     sharded = SHARDING.get(strategy, 3) if _reshards(fields) else 2
     zero = sharded if kind == "FSDP" else fields.stage("zero_stage") if kind == "DEEPSPEED" else 0
-    return LaunchFile(
-        path=path, engine="Accelerate", stack="fsdp2" if kind == "FSDP" else "eager", model=_required(path, model),
+    return fields.launch(
+        engine="Accelerate", stack="fsdp2" if kind == "FSDP" else "eager", model=_required(path, model),
         options={
             "dtype": PRECISIONS.get(str(said.get("mixed_precision", "no")).lower(), "mixed"), "optimizer": "adamw",
         },
@@ -105,7 +104,6 @@ def read_accelerate(path: str, said: Mapping[str, Any], model: str | None) -> La
             "recompute": "full" if fields.switch("fsdp_activation_checkpointing") else "none",
         },
         accumulation=fields.whole("gradient_accumulation_steps") or 1, devices=fields.whole("num_processes"),
-        assumed=("micro-batch 1 (the training script sets it)", "optimizer AdamW"), not_priced=fields.not_priced(),
         names={"zero": "fsdp_sharding_strategy (ZeRO)", "recompute": "fsdp_activation_checkpointing"},
         spelled={"recompute": CHECKPOINTED},
     )  # fmt: skip
@@ -136,19 +134,19 @@ def read_axolotl(path: str, said: Mapping[str, Any], model: str | None) -> Launc
     base = model or fields.text("base_model")
     if base is None or not isinstance(said.get("base_model", ""), str):
         raise InputError(f"{path}: base_model: expected the name of a model, found {said.get('base_model')}")
-    assumed: list[str] = []
     full = bool(said.get("fsdp") or fsdp)
     stage = next((number for number in (1, 2, 3) if f"zero{number}" in deepspeed), 0)
     sequence = fields.whole("sequence_len")
-    assumed += [] if sequence else ["the model's own sequence"]
+    if not sequence:
+        fields.assumed.append("the model's own sequence")
     halves = {name: fields.text(name) is not None and fields.switch(name) for name in ("bf16", "fp16", "fp8")}
     dtype = "mixed-float8" if halves["fp8"] else "mixed-float16" if halves["fp16"] else "mixed"
     if str(said.get("bf16")).lower() == "false" and not halves["fp16"]:
         dtype = "float32"
-    options: dict[str, object] = {"dtype": dtype, "optimizer": _optimizer(said.get("optimizer"), assumed)}
+    options: dict[str, object] = {"dtype": dtype, "optimizer": _optimizer(fields, said.get("optimizer"))}
     sizes = [fields.whole(name) for name in ("dp_shard_size", "dp_replicate_size", "tensor_parallel_size")]
-    return LaunchFile(
-        path=path, engine="Axolotl", stack="fsdp2" if full else "eager",
+    return fields.launch(
+        engine="Axolotl", stack="fsdp2" if full else "eager",
         model=base if model or base.startswith("hf:") else f"hf:{base}",
         options=options | ({"sequence": sequence} if sequence else {}),
         degrees={
@@ -160,7 +158,6 @@ def read_axolotl(path: str, said: Mapping[str, Any], model: str | None) -> Launc
         },
         accumulation=fields.whole("gradient_accumulation_steps") or 1,
         devices=prod(size or 1 for size in sizes) if sizes[0] else None,
-        assumed=tuple(assumed), not_priced=fields.not_priced(),
         names={
             "zero": "fsdp / deepspeed (ZeRO)", "micro_batch": "micro_batch_size", "recompute": "gradient_checkpointing",
             "tp": "tensor_parallel_size", "cp": "context_parallel_size",
@@ -210,26 +207,25 @@ def read_toml(path: str, nested: Mapping[str, Any], model: str | None) -> Launch
     )
     if fields.switch("training.enable_cpu_offload"):
         raise InputError(f"{path}: training.enable_cpu_offload: expected states on devices, found them offloaded")
-    assumed: list[str] = []
     pp, cp, tp = (_degree(fields, axis) for axis in ("pipeline", "context", "tensor"))
     zero, devices = _sharded(fields, pp, pp * cp * tp)
-    batch, micro = _at_once(fields, pp, assumed)
+    batch, micro = _at_once(fields, pp)
     sequence = fields.whole("training.seq_len") or USUAL_SEQUENCE
     eight = fields.switch("float8.enable_float8_linear") or "float8" in str(fields.values.get("model.converters"))
     single = (fields.text("training.mixed_precision_param") or "bfloat16") == "float32"
     half = fields.text("training.dtype") == "bfloat16"
     dtype = "mixed-float8" if eight else "float32" if single else "bfloat16" if half else "mixed"
     name = (fields.text("optimizer.name") or "AdamW").lower()
-    assumed += [] if fields.text("optimizer.name") else ["optimizer AdamW"]
-    if name not in {"adam", "adamw"}:
-        assumed.append(f"AdamW instead of {name}")
+    if fields.text("optimizer.name") is None:
+        fields.assumed.append("optimizer AdamW")
+    elif name not in {"adam", "adamw"}:
+        fields.assumed.append(f"AdamW instead of {name}")
     if "mx" in str(fields.values.get("model.converters")):
-        assumed.append("bfloat16 products instead of MX formats")
+        fields.assumed.append("bfloat16 products instead of MX formats")
     layer_option = fields.text("activation_checkpoint.selective_ac_option")
     if layer_option not in {None, "op"}:
-        assumed.append(f"selective_ac_option op instead of {layer_option}")
-    return LaunchFile(
-        path=path,
+        fields.assumed.append(f"selective_ac_option op instead of {layer_option}")
+    return fields.launch(
         engine="torchtitan",
         stack="fsdp2-compiled" if fields.switch("training.compile", "compile.enable") else "fsdp2",
         model=_model(fields) if model is None else model,
@@ -237,14 +233,12 @@ def read_toml(path: str, nested: Mapping[str, Any], model: str | None) -> Launch
         degrees={
             "pp": pp, "tp": tp, "cp": cp, "ep": _degree(fields, "expert"), "sp": tp > 1,
             "zero": zero,
-            "recompute": _recomputed(fields, assumed), "micro_batch": micro,
+            "recompute": _recomputed(fields), "micro_batch": micro,
             "schedule": _schedule(fields, pp),
         },
         batch=batch,
         accumulation=1 if pp == 1 else _local(fields) // micro,
         devices=devices,
-        assumed=tuple(assumed),
-        not_priced=fields.not_priced(),
         names=NAMES if pp == 1 else NAMES | {"micro_batch": "pipeline_parallel_microbatch_size"},
         spelled=SPELLED,
     )  # fmt: skip
@@ -280,10 +274,10 @@ def _local(fields: Fields) -> int:
     return fields.whole("training.local_batch_size", "training.batch_size") or USUAL_BATCH
 
 
-def _at_once(fields: Fields, pp: int, assumed: list[str]) -> tuple[int | None, int]:
+def _at_once(fields: Fields, pp: int) -> tuple[int | None, int]:
     """Return the global batch, None if it is not set, and the samples of a micro-batch."""
     if fields.whole("training.local_batch_size", "training.batch_size") is None:
-        assumed.append(f"local_batch_size {USUAL_BATCH}")
+        fields.assumed.append(f"local_batch_size {USUAL_BATCH}")
     total = fields.text("training.global_batch_size")
     batch = None if total in {None, "-1"} else fields.whole("training.global_batch_size")
     said = fields.whole(
@@ -305,11 +299,11 @@ def _model(fields: Fields) -> str:
     return flavors[flavor]
 
 
-def _recomputed(fields: Fields, assumed: list[str]) -> str:
+def _recomputed(fields: Fields) -> str:
     mode = str(fields.values.get("activation_checkpoint.mode", "")).lower()
     if mode not in RECOMPUTE:
         mode = "selective"
-        assumed.append(f"activation checkpointing {mode}")
+        fields.assumed.append(f"activation checkpointing {mode}")
     return mode
 
 
