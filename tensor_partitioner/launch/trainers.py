@@ -249,25 +249,25 @@ def _sharded(fields: Fields, pp: int, others: int) -> tuple[int, int | None]:
 
     Raises InputError for replicas of shards (HSDP).
     """
-    shard = _either(fields, "data_parallel_shard_degree")
-    replicas = fields.whole(*(f"{of}.data_parallel_replicate_degree" for of in ("parallelism", "training"))) or 1
-    whole = shard == "1"
-    if replicas > 1 and not whole:
+    shard = fields.text(*_places("data_parallel_shard_degree")) or "-1"
+    replicas = fields.whole(*_places("data_parallel_replicate_degree")) or 1
+    if replicas > 1 and shard != "1":
         raise InputError(f"{fields.path}: data_parallel_replicate_degree: expected 1 with sharding, found {replicas}")
     resharded = (fields.text("parallelism.fsdp_reshard_after_forward") or "default").lower()
     stage = 2 if resharded == "never" or (resharded == "default" and pp > 1) else 3
     shards = int(shard) if shard.isdecimal() else None
     devices = None if shards is None else shards * replicas * others
-    return 0 if whole and _degree(fields, "context") == 1 else stage, devices
+    return 0 if shard == "1" and _degree(fields, "context") == 1 else stage, devices
 
 
-def _either(fields: Fields, name: str) -> str:
-    return fields.text(*(f"{of}.{name}" for of in ("parallelism", "training", "experimental"))) or "-1"
+def _places(*names: str) -> list[str]:
+    """Return the names of settings of parallelism, which versions have in different sections."""
+    return [f"{of}.{name}" for name in names for of in ("parallelism", "training", "experimental")]
 
 
 def _degree(fields: Fields, axis: str) -> int:
     names = [DEGREE.format(axis), *(["sequence_parallel_degree"] if axis == "tensor" else [])]
-    return fields.whole(*(f"{of}.{name}" for name in names for of in ("parallelism", "training", "experimental"))) or 1
+    return fields.whole(*_places(*names)) or 1
 
 
 def _local(fields: Fields) -> int:
@@ -280,9 +280,7 @@ def _at_once(fields: Fields, pp: int) -> tuple[int | None, int]:
         fields.assumed.append(f"local_batch_size {USUAL_BATCH}")
     total = fields.text("training.global_batch_size")
     batch = None if total in {None, "-1"} else fields.whole("training.global_batch_size")
-    said = fields.whole(
-        "parallelism.pipeline_parallel_microbatch_size", "experimental.pipeline_parallel_microbatch_size"
-    )
+    said = fields.whole(*_places("pipeline_parallel_microbatch_size"))
     return batch, (said or 1) if pp > 1 else _local(fields)
 
 
@@ -308,7 +306,7 @@ def _recomputed(fields: Fields) -> str:
 
 
 def _schedule(fields: Fields, pp: int) -> str:
-    said = fields.text("parallelism.pipeline_parallel_schedule", "experimental.pipeline_parallel_schedule") or "1F1B"
+    said = fields.text(*_places("pipeline_parallel_schedule")) or "1F1B"
     if pp > 1 and said.lower() not in SCHEDULES:
         raise InputError(
             f"{fields.path}: pipeline_parallel_schedule: expected 1F1B, GPipe or Interleaved1F1B, found {said}"
