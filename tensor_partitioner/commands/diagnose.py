@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields, replace
+from contextlib import suppress
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 import click
@@ -25,7 +26,7 @@ from tensor_partitioner.decision.measured import seconds_of
 from tensor_partitioner.decision.record import COVERAGE, band, published_scores
 from tensor_partitioner.decision.sources import require_alike, source_of
 from tensor_partitioner.launch import read_launch
-from tensor_partitioner.launch.launch import LaunchFile
+from tensor_partitioner.launch.launch import LaunchFile, with_effect
 from tensor_partitioner.projection import project_source
 from tensor_partitioner.replicas import Source
 
@@ -130,8 +131,7 @@ def _words(before: Parallel, after: Parallel) -> dict[str, tuple[object, object]
 
 
 def _neighbours(at: Parallel) -> Iterator[Parallel]:
-    """Yield the parallelisms over the same devices that differ in one setting. Some may be impossible."""
-    given = {field.name: getattr(at, field.name) for field in fields(Parallel)}
+    """Yield the parallelisms over the same devices that differ in one setting. The model may not be divisible so."""
     micro_batch = at.micro_batch or 1
     single: list[dict[str, object]] = [{"micro_batch": count} for count in (2 * micro_batch, micro_batch // 2)]
     single += [{"recompute": kind} for kind in ("none", "selective", "full")]
@@ -145,17 +145,8 @@ def _neighbours(at: Parallel) -> Iterator[Parallel]:
         if degree % 2 == 0:
             single.append({axis: degree // 2, "dp": at.dp * 2})
     for other in single:
-        yield from _possible({**given, **other})
-
-
-def _possible(given: dict[str, object]) -> Iterator[Parallel]:
-    """Yield the parallelism with these words, without settings that have no effect; nothing if it is invalid."""
-    of = {name: int(str(given[name])) for name in ("pp", "dp", "cp", "tp")}
-    kept = given | {"sp": bool(given["sp"]) and of["tp"] > 1, "zero": given["zero"] if of["dp"] * of["cp"] > 1 else 0}
-    try:
-        yield replace(Parallel(), **(kept | ({} if of["pp"] > 1 else {"schedule": "1f1b"})))  # type: ignore[arg-type]
-    except PlanError:
-        return
+        with suppress(PlanError):
+            yield with_effect({**asdict(at), **other})
 
 
 HELP = """Say if a launch file fits on all devices of a machine, what pace to expect of it, and what would be faster.

@@ -127,6 +127,12 @@ def section(path: str, said: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     return value
 
 
+def with_effect(words: Mapping[str, Any]) -> Parallel:
+    """Return the parallelism with these words, without settings that have no effect. Raises PlanError if invalid."""
+    unused = {"sp": words["tp"] == 1, "zero": words["dp"] * words["cp"] == 1, "schedule": words["pp"] == 1}
+    return Parallel(**{name: value for name, value in words.items() if not unused.get(name)})
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchFile:
     """What a launch file trains and how: a model with its options, and parallelism without the data parallel degree.
@@ -143,7 +149,7 @@ class LaunchFile:
     stack: str
     model: str
     options: Mapping[str, object]
-    degrees: Mapping[str, object]
+    degrees: Mapping[str, Any]
     batch: int | None = None
     accumulation: int = 1
     devices: int | None = None
@@ -159,14 +165,11 @@ class LaunchFile:
 
     def parallel(self, devices: int) -> Parallel:
         """Return the parallelism over `devices`. Raises InputError if the degrees do not divide them."""
-        said = {name: value for name, value in self.degrees.items() if value}
-        pp, tp, cp = (int(str(said.get(axis, 1))) for axis in ("pp", "tp", "cp"))
-        if devices % (pp * tp * cp):
-            raise InputError(f"{self.path}: expected devices in multiples of {pp * tp * cp}, found {devices}")
-        dp = devices // (pp * tp * cp)
-        unused = {"sp": tp == 1, "zero": dp * cp == 1, "schedule": pp == 1}
-        kept = {name: value for name, value in said.items() if not unused.get(name)}
-        return Parallel(**{**kept, "dp": dp})  # type: ignore[arg-type]
+        said = {"pp": 1, "tp": 1, "cp": 1} | {name: value for name, value in self.degrees.items() if value}
+        replica = said["pp"] * said["tp"] * said["cp"]
+        if devices % replica:
+            raise InputError(f"{self.path}: expected devices in multiples of {replica}, found {devices}")
+        return with_effect({**said, "dp": devices // replica})
 
     def samples(self, devices: int) -> int:
         """Return the samples per step over `devices`."""
