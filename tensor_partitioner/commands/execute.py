@@ -84,12 +84,8 @@ def execute(ranks: Cluster, /, plans: tuple[Path, ...], **options: Any) -> int:
     collect_seldom()
     if options["checkpoint"] is not None:
         keep_errors_in(options["checkpoint"])
-    ranks = agree(ranks, lambda: _ranks(ranks, options))
+    ranks = agree(ranks, lambda: with_kernels(ranks, options["kernels"]).with_collectives(options["collectives"]))
     return Execution(ranks, plans, options).run()
-
-
-def _ranks(ranks: Cluster, options: Mapping[str, Any]) -> Cluster:
-    return with_kernels(ranks, options["kernels"]).with_collectives(options["collectives"])
 
 
 @dataclass(frozen=True, slots=True)
