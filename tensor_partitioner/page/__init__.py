@@ -20,7 +20,6 @@ from planner.parallel import Parallel
 from planner.plans.plan import Plan
 from planner.report.schema import LinkUse, Report
 from simulator.projection.network import cluster
-from simulator.projection.stack import stack_named
 from simulator.report import Settings, plan_program, simulation_of
 from simulator.simulation import Simulation
 from tensor_partitioner import __version__, display
@@ -73,7 +72,7 @@ def decision_content(
         timelines=(schedule_lanes(decision.best),),
         machine=() if built is None else machine_tree(built, _loads(plan, built, decision.best.seconds_per_step)),
         machine_note=_machine_note(built, facts.devices, plan),
-        inputs=tuple(_decision_inputs(decision, built)),
+        inputs=(*asked(decision), *stack_inputs(decision.stack), *machine_inputs(built)),
         published=published_scores(),
     )
 
@@ -105,12 +104,6 @@ def _machine_note(built: Machine | None, devices: int, plan: Plan | None) -> str
             "could carry in a step."
         )
     return f"{some}Load on links is known for a plan that is simulated: report plan.json simulated.json."
-
-
-def _decision_inputs(decision: Decision, machine: Machine | None) -> Iterator[Figure]:
-    yield from asked(decision)
-    yield from stack_inputs(decision.stack, stack_named(decision.stack))
-    yield from machine_inputs(machine)
 
 
 def _known(machine: str | Path) -> Machine | None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 from msgspec.structs import replace
 
-from simulator.projection.stack import Stack
+from simulator.projection.stack import stack_named
 from tensor_partitioner.decision.answer import assumed, band_of, rate, spare
 from tensor_partitioner.decision.record import Decision
 from tensor_partitioner.decision.why import left_open, not_their_best
@@ -120,9 +120,9 @@ def machine_inputs(machine: Machine | None) -> Iterator[Figure]:
         yield Figure("link", name, value, sources.get(name, "") if name in known else OWN_FILE)
 
 
-def stack_inputs(name: str, stack: Stack) -> Iterator[Figure]:
+def stack_inputs(name: str) -> Iterator[Figure]:
     """Yield the figures of a software stack."""
-    for key, value in asdict(stack).items():
+    for key, value in asdict(stack_named(name)).items():
         for inner, figure in value.items() if isinstance(value, dict) else ((key, value),):
             if figure is not None:
                 yield Figure(f"stack {name}", inner, str(figure), ASSUMED)
