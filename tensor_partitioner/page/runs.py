@@ -116,6 +116,9 @@ MOMENTS = 300
 SHOWN = ("source", "machine", "hardware", "seconds_per_step", "devices", "arena_bytes")
 """Fields of a report that a page shows unchanged."""
 
+Moment = tuple[float, Mapping[str, int]]
+"""Seconds, and bytes by kind."""
+
 SPENT = {"compute": "compute_s", "post": "launches_s", "wait": "wire_s", "wait for": "wire_s"}
 SPENT |= dict.fromkeys(("pack", "unpack", "combine"), "copies_s")
 """The field of `Spending` for each kind of task or simulated span."""
@@ -211,8 +214,7 @@ def occupied(simulation: Simulation, workers: int) -> Iterator[Occupied]:
     """Yield the memory of the first workers over a simulated step."""
     for worker in range(min(workers, MOST_MEMORIES)):
         alive = simulation.usage(worker)
-        moments = list(alive.moments())
-        kept = list(_fullest(moments, simulation.seconds / MOMENTS))
+        kept = _fullest(list(alive.moments()), simulation.seconds / MOMENTS)
         device = simulation.machine.devices[worker]
         yield Occupied(
             worker=worker,
@@ -223,20 +225,16 @@ def occupied(simulation: Simulation, workers: int) -> Iterator[Occupied]:
         )
 
 
-def _fullest(
-    moments: Sequence[tuple[float, Mapping[str, int]]], width: float
-) -> Iterator[tuple[float, Mapping[str, int]]]:
-    """Yield, for each interval of `width` seconds, the moment with the most bytes."""
-    best: tuple[float, Mapping[str, int]] | None = None
-    begin = 0.0
-    for moment in moments:
-        if best is not None and moment[0] - begin >= width:
-            yield best
-            best, begin = None, moment[0]
-        if best is None or sum(moment[1].values()) > sum(best[1].values()):
-            best = moment
-    if best is not None:
-        yield best
+def _fullest(moments: Sequence[Moment], width: float) -> list[Moment]:
+    """Return, for each interval of `width` seconds, the moment with the most bytes."""
+    kept, begin = list(moments[:1]), 0.0
+    for moment in moments[1:]:
+        if moment[0] - begin >= width:
+            begin = moment[0]
+            kept.append(moment)
+        elif sum(moment[1].values()) > sum(kept[-1][1].values()):
+            kept[-1] = moment
+    return kept
 
 
 MOST_SPANS = 3000
