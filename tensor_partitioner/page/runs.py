@@ -247,19 +247,13 @@ def schedule_lanes(candidate: RankedCandidate) -> Lanes:
     Messages take no time in it.
     """
     parallel = Parallel.read(candidate.parallel) or Parallel()
-    count = _drawn_micro_batches(candidate.micro_batches, parallel)
+    most = max(2, MOST_SPANS // (3 * parallel.pp * parallel.chunks * parallel.pp)) * parallel.pp
+    count = min(candidate.micro_batches, most)  # all micro-batches, or a multiple of the stages
     name = parallel.schedule if parallel.pp > 1 else "accumulation"
     spans = _spans(schedule_of(name, parallel.pp, count), candidate.stages)
     lanes = grouped((f"stage {stage}" if parallel.pp > 1 else "every device", span) for stage, span in spans)
     last_s = max(lane[-1].stop_s for lane in lanes.values())
     return Lanes(title=f"Schedule of {candidate.name}", seconds=last_s, lanes=lanes, note=_note(candidate, count))
-
-
-def _drawn_micro_batches(micro_batches: int, parallel: Parallel) -> int:
-    """Return how many micro-batches are drawn: all, or a multiple of the stages that fits."""
-    each = 3 * parallel.pp * parallel.chunks
-    most = max(2, MOST_SPANS // (each * parallel.pp)) * parallel.pp
-    return min(micro_batches, most)
 
 
 def _note(candidate: RankedCandidate, count: int) -> str:
@@ -284,11 +278,8 @@ def _spans(schedule: Schedule, stages: Sequence[StageLine]) -> Iterator[tuple[in
         begin_s = max(free[stage], done[needed])
         free[stage] = begin_s + _seconds(step, stages[stage], chunks, has_weights=has_weights)
         done.append(free[stage])
-        yield stage, Span(step.phase, _what(step, chunks), begin_s, free[stage])
-
-
-def _what(step: Step, chunks: int) -> str:
-    return f"micro-batch {step.micro_batch}" + (f", chunk {step.chunk}" if chunks > 1 else "")
+        chunk = f", chunk {step.chunk}" if chunks > 1 else ""
+        yield stage, Span(step.phase, f"micro-batch {step.micro_batch}{chunk}", begin_s, free[stage])
 
 
 def _seconds(step: Step, stage: StageLine, chunks: int, *, has_weights: bool) -> float:
