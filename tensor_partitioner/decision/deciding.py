@@ -53,7 +53,7 @@ from tensor_partitioner.decision.sources import (
     require_few,
     source_of,
 )
-from tensor_partitioner.decision.why import AS_FAST, Projected, machine_facts, model_facts, ranked, verdict, warning
+from tensor_partitioner.decision.why import AS_FAST, Projected, left_open, machine_facts, model_facts, ranked, verdict
 from tensor_partitioner.plan_search import PlanSearch
 from tensor_partitioner.projection import Work, project_plan, project_source, simulated_step
 from tensor_partitioner.replicas import Inner, Source
@@ -354,11 +354,12 @@ class _Deciding:
             gap=best_s / lower_s - 1,
             seconds=time.monotonic() - self.begin,
         )
+        warning = f"Time ran out: {left_open(record)}. " if record.unfinished else ""
         return Decision(
             model=model,
             machine=machine,
             stack=self.stack,
-            verdict=warning(record) + verdict(model, machine, told, alone_s),
+            verdict=warning + verdict(model, machine, told, alone_s),
             search=record,
             candidates=told,
             commands=tuple(commands(self.source, setup, machine, told[0], self.pins, self.engine, self.stack)),

@@ -199,11 +199,6 @@ Projected = tuple[str, str, float, Projection]
 """A candidate's name, family, lower bound in seconds, and predicted step."""
 
 
-def warning(search: SearchFacts) -> str:
-    """Return a warning that time ran out; "" if the search finished."""
-    return f"Time ran out: {left_open(search)}. " if search.unfinished else ""
-
-
 def model_facts(source: Source, inner: Inner, blocks: Sequence[Block], batch: int, operations: float) -> ModelFacts:
     """Return the facts of a model, from one device that does all the work."""
     graph = inner.replica.graph
