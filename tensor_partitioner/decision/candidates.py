@@ -189,8 +189,3 @@ def family(parallel: Parallel) -> str:
     if parallel.dp > 1 or parallel.zero:
         parts.append(("data (DDP)", "ZeRO-1", "ZeRO-2", "FSDP (ZeRO-3)")[parallel.zero])
     return " x ".join(parts) or "one device"
-
-
-def candidate_name(parallel: Parallel) -> str:
-    """Return a candidate as it is written for `--parallel`."""
-    return str(parallel) or "dp=1"

@@ -28,7 +28,7 @@ from simulator.projection.network import Cluster, cluster
 from simulator.projection.result import Projection
 from simulator.projection.stack import OURS, Stack, stack_named
 from tensor_partitioner.decision.bounds import UNDIVIDED, Bounds
-from tensor_partitioner.decision.candidates import ParallelSpace, candidate_name, family
+from tensor_partitioner.decision.candidates import ParallelSpace, family
 from tensor_partitioner.decision.measured import measured_anchor
 from tensor_partitioner.decision.record import (
     ALL_ALIKE,
@@ -247,7 +247,7 @@ class _Deciding:
         if self._margin > 1:
             whole.run(self._per_node, roomy.best_s)
         projected = roomy.projected | whole.projected
-        rows += [(candidate_name(way), family(way), *of) for way, of in projected.items()]
+        rows += [(str(way) or "dp=1", family(way), *of) for way, of in projected.items()]
         rows += [] if self._simulates or time.monotonic() > until else self._searched(batch)
         return self._record(batch, rows, whole if whole.unfinished or roomy.best_s == float("inf") else roomy)
 
