@@ -250,8 +250,8 @@ class Search:
                 self._try(item)
             else:
                 self._refine(item, bound_s)
-        if self.best_s == float("inf") and self._smallest[1] is not None:
-            self._try_smallest(self._smallest[1])
+        if self.best_s == float("inf") and self._smallest[1] is not None:  # to report by how much it does not fit
+            self._try_new(min(self._leaves(self._smallest[1]), key=lambda leaf: leaf.nbytes, default=None))
 
     @property
     def _is_over(self) -> bool:
@@ -321,9 +321,7 @@ class Search:
             if leaf is not None and leaf.nbytes <= self.capacity and self._try(leaf):
                 return
         if ways:
-            leaf = self._leaf(min(ways, key=lambda way: self.bounds.least_bytes(_branch_of(way))))
-            if leaf is not None and leaf.way not in self._tried:
-                self._try(leaf)
+            self._try_new(self._leaf(min(ways, key=lambda way: self.bounds.least_bytes(_branch_of(way)))))
 
     def _leaves(self, branch: Branch) -> Iterable[Leaf]:
         """Return the candidates of a branch with their bounds; none if the branch is impossible."""
@@ -334,9 +332,8 @@ class Search:
     def _leaf(self, way: Parallel) -> Leaf | None:
         return next((leaf for leaf in self._leaves(_branch_of(way)) if leaf.way == way), None)
 
-    def _try_smallest(self, branch: Branch) -> None:
-        """Price the smallest candidate of a branch, to report by how much it does not fit."""
-        leaf = min(self._leaves(branch), key=lambda leaf: leaf.nbytes, default=None)
+    def _try_new(self, leaf: Leaf | None) -> None:
+        """Price a candidate, if there is one that was not priced before."""
         if leaf is not None and leaf.way not in self._tried:
             self._try(leaf)
 
