@@ -222,11 +222,6 @@ class Search:
     _waiting: list[tuple[float, float, int, Branch | Leaf]] = field(default_factory=list)
     _numbers: Iterator[int] = field(default_factory=count)
 
-    @property
-    def bounded_away(self) -> int:
-        """Number of candidates that the bounds ruled out."""
-        return self.considered - self.impossible - self.unfinished - len(self.projected)
-
     def run(self, per_node: int, below_s: float = float("inf")) -> None:
         """Search. Standard strategies are tried first.
 
