@@ -57,7 +57,7 @@ def project_source(
     source: Source, batch: int, parallel: Parallel, machine: Cluster, stack: str | Stack = "megatron"
 ) -> Projection:
     """Predict a step of a model from any source. Raises as `project`."""
-    return project_inner(inner_of(source, batch, parallel), batch, parallel, machine, stack)
+    return project_job(job_of(inner_of(source, batch, parallel), batch, parallel, machine, stack))
 
 
 def project_plan(
@@ -69,7 +69,7 @@ def project_plan(
     """
     samples = batch_size(plan.graph) or 1
     parallel = Parallel(tp=plan.workers, micro_batch=samples // plan.graph.micro_batches)
-    return project_inner(of_plan(plan, layers), samples, parallel, machine, stack)
+    return project_job(job_of(of_plan(plan, layers), samples, parallel, machine, stack))
 
 
 def inner_of(source: Source, batch: int, parallel: Parallel) -> Inner:
@@ -82,13 +82,6 @@ def inner_of(source: Source, batch: int, parallel: Parallel) -> Inner:
 def within_replica(parallel: Parallel) -> Parallel:
     """Return how the workers of a replica divide its work."""
     return Parallel(dp=parallel.ep, ep=parallel.ep, cp=parallel.cp, tp=parallel.tp, sp=parallel.sp)
-
-
-def project_inner(
-    inner: Inner, batch: int, parallel: Parallel, machine: Cluster, stack: str | Stack = "megatron"
-) -> Projection:
-    """Predict a step, given one replica that works on a micro-batch."""
-    return project_job(job_of(inner, batch, parallel, machine, stack))
 
 
 def job_of(inner: Inner, batch: int, parallel: Parallel, machine: Cluster, stack: str | Stack) -> Job:
