@@ -160,7 +160,10 @@ def projected(source: str, options: Mapping[str, Any], stack: str) -> Projection
         refuse_float8(options)
     step, parallel = priced(source, options, stack), options["parallel"] or _parallel_of(source)
     if options["json_path"] is not None:
-        write_json(options["json_path"], step_data(_name_of(source), parallel, options, step, stack))
+        about = {"format": FORMAT, "model": _name_of(source), "machine": str(options["topo"])}
+        how = {"parallel": None if parallel is None else str(parallel), "stack": stack}
+        derived = {name: getattr(step, name) for name in DERIVED}
+        write_json(options["json_path"], {**about, **how, **asdict(step), **derived})
     if options["output"] is not None and step.fits:
         _save(source, {**options, "batch": step.samples}, stack)
     return step
@@ -228,18 +231,3 @@ def said(source: str, parallel: Parallel | None, machine: str, step: Projection,
         f"samples/s, {step.utilisation:.0%} MFU ({step.dtype}); the largest loss is {cause} "
         f"({step.shares[cause] / step.seconds:.0%}); {fit}."
     )
-
-
-def step_data(
-    source: str, parallel: Parallel | None, options: Mapping[str, Any], step: Projection, stack: str
-) -> dict[str, Any]:
-    """Return a step as JSON-compatible data. Times are in seconds, sizes in bytes."""
-    return {
-        "format": FORMAT,
-        "model": source,
-        "machine": str(options["topo"]),
-        "parallel": None if parallel is None else str(parallel),
-        "stack": stack,
-        **asdict(step),
-        **{name: getattr(step, name) for name in DERIVED},
-    }
