@@ -157,23 +157,19 @@ def _begin(source: str, options: dict[str, Any]) -> tuple[str, dict[str, Any]]:
 
 
 def _write_page(decision: Decision, source: str, options: Mapping[str, Any]) -> None:
-    """Write the page. If the best candidate fits and has few devices, the page includes its plan."""
-    page, machine = import_module("tensor_partitioner.page"), options["topo"]
-    few = decision.best.fits and decision.machine.devices <= SHOWN_DEVICES
-    plan = _plan_on_page(decision, source, options) if few else None
-    page.write(page.decision_content(decision, machine=machine, plan=plan), options["page_path"])
+    """Write the page. If the best candidate fits and has few devices, the page includes its plan.
 
-
-def _plan_on_page(decision: Decision, source: str, options: Mapping[str, Any]) -> Plan | None:
-    """Return the plan of the best candidate.
-
-    If the user's function makes no such graph, print a note and return None.
+    If the user's function makes no such graph, print a note.
     """
-    try:
-        return plan_of(decision, source, options)
-    except (GraphError, PlanError) as error:
-        click.echo(f"note: the page does not show the plan tensor by tensor: {display.printable(str(error))}", err=True)
-        return None
+    page, machine = import_module("tensor_partitioner.page"), options["topo"]
+    plan = None
+    if decision.best.fits and decision.machine.devices <= SHOWN_DEVICES:
+        try:
+            plan = plan_of(decision, source, options)
+        except (GraphError, PlanError) as error:
+            reason = display.printable(str(error))
+            click.echo(f"note: the page does not show the plan tensor by tensor: {reason}", err=True)
+    page.write(page.decision_content(decision, machine=machine, plan=plan), options["page_path"])
 
 
 def varied(_context: click.Context, /, source: str, **options: Any) -> tuple[Varied, ...]:
