@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -118,7 +118,10 @@ def _budget(_context: click.Context, _option: click.Parameter, value: str) -> fl
 def main(context: click.Context, /, source: str, **options: Any) -> None:
     """Run the command. `HELP` describes it."""
     if options["vary"]:
-        _show_varied(source, str(options["topo"]), varied(context, source, **options))
+        cells = varied(context, source, **options)
+        stdout().print(varied_table(f"{source} on {options['topo']}", cells))
+        if bad := sum(cell.decision is None or not cell.decision.best.fits for cell in cells):
+            raise JobError(f"{source}: {bad} of {len(cells)} combinations failed or do not fit")
         return
     decision = decided(context, source, **options)
     stdout().print(Answer(decision, options["show_all"]))
@@ -185,13 +188,6 @@ def varied(_context: click.Context, /, source: str, **options: Any) -> tuple[Var
     if options["json_path"] is not None:
         write_json(options["json_path"], {"format": "varied/1", "cells": cells})
     return cells
-
-
-def _show_varied(source: str, machine: str, cells: Sequence[Varied]) -> None:
-    """Print a row for each combination. Raises JobError if one failed or does not fit."""
-    stdout().print(varied_table(f"{source} on {machine}", cells))
-    if bad := sum(cell.decision is None or not cell.decision.best.fits for cell in cells):
-        raise JobError(f"{source}: {bad} of {len(cells)} combinations failed or do not fit")
 
 
 def _priced(text: str) -> tuple[str, float]:
