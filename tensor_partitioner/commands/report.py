@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 
 import click
 
 from planner.errors import InputError
-from planner.extensions import load_operators
-from planner.files import check_written, format_of, read_input
+from planner.files import format_of, read_input
 from planner.plans.plan_json import load_plan
 from planner.report.schema import read_reports
 from tensor_partitioner.commands.console import (
@@ -20,7 +18,7 @@ from tensor_partitioner.commands.console import (
     operators_option,
     stdout,
 )
-from tensor_partitioner.commands.planning_options import MACHINES
+from tensor_partitioner.commands.planning_options import MACHINES, begin
 from tensor_partitioner.decision.record import load_decision
 from tensor_partitioner.display import printable
 from topologies import available
@@ -46,8 +44,7 @@ def main(files: tuple[Path, ...], topo: str | None, operator_files: tuple[Path, 
     Several decisions or plans are shown side by side. A decision is written by decide --json; reports by simulate
     --json and execute --json, in any order. With --tasks, a report shows which worker did what when.
     """
-    check_written((output,), (*files, *operator_files))
-    load_operators(operator_files)
+    begin({"output": output, "operator_files": operator_files}, ("output",), files)
     kinds = [_kind(file) for file in files]
     page = import_module("tensor_partitioner.page")
     if kinds == ["decision"]:
@@ -61,10 +58,14 @@ def main(files: tuple[Path, ...], topo: str | None, operator_files: tuple[Path, 
         if len({read_input(file) for file in files}) == 1:
             stdout().print(printable(f"{', '.join(map(str, files))}: no difference"), soft_wrap=True)
     else:
-        plan = _only_plan(files, kinds)
+        plans = [file for file, kind in zip(files, kinds, strict=True) if kind == "plan"]
+        if len(plans) != 1 or "decision" in kinds:
+            raise click.UsageError(
+                f"expected one plan with reports of it, or only decisions, or only plans, found {', '.join(kinds)}"
+            )
         told = (file for file, kind in zip(files, kinds, strict=True) if kind == "report")
         reports = [report for file in told for report in read_reports(file)]
-        page.write(page.plan_content(load_plan(plan), reports, name=plan.name, machine=topo), output)
+        page.write(page.plan_content(load_plan(plans[0]), reports, name=plans[0].name, machine=topo), output)
     stdout().print(printable(f"{output}: open it in a browser; it is self-contained."))
 
 
@@ -75,12 +76,3 @@ def _kind(file: Path) -> str:
     if name not in ("plan", "report", "decision"):
         raise InputError(f"{file}: expected a plan, a report or a decision, found {name or 'none of these'}")
     return name
-
-
-def _only_plan(files: Sequence[Path], kinds: Sequence[str]) -> Path:
-    plans = [file for file, kind in zip(files, kinds, strict=True) if kind == "plan"]
-    if len(plans) != 1 or "decision" in kinds:
-        raise click.UsageError(
-            f"expected one plan with reports of it, or only decisions, or only plans, found {', '.join(kinds)}"
-        )
-    return plans[0]
