@@ -103,13 +103,17 @@ def facts(decision: Decision) -> Iterator[tuple[str, str]]:
         return
     yield "train as", one_device(decision.machine, best, decision.one_device_s) + best.family
     yield "", f"--parallel {best.name}" if best.parallel is not None else best.name
-    yield "step", _pace(decision)
+    step, band = display.seconds(best.seconds_per_step), band_of(decision)
+    used = f"{best.utilisation:.1%} MFU ({decision.model.dtype})"
+    yield "step", ", ".join((f"{step} ({band})" if band else step, rate(best), used))
     needed, capacity = (display.quantity(nbytes, "B") for nbytes in (best.needed_bytes, best.capacity_bytes))
     if decision.anchor is not None:
         yield "anchored", _anchored(decision.anchor)
     yield "memory", f"{needed} of {capacity} on the fullest device, {spare(decision)}"
     if decision.faster is not None and decision.faster.seconds_per_step * AS_FAST < best.seconds_per_step:
-        yield "faster", _faster(decision.best, decision.faster)
+        faster, risk = decision.faster, memory_risk(published_scores(), decision.faster)
+        times = faster.seconds_per_step / best.seconds_per_step
+        yield "faster", f"{faster.name}, {times:.2f} times as long, but {_left(faster, risk)}"
     yield "assumed", assumed(decision)
     if decision.not_priced:
         yield "unpriced", ", ".join(decision.not_priced)
@@ -127,21 +131,6 @@ def spare(decision: Decision) -> str:
 def _left(row: RankedCandidate, risk: float) -> str:
     left = f"{display.quantity(row.margin_bytes, 'B')} to spare"
     return f"{left}: too little for {risk:.0%} of published runs" if risk else left
-
-
-def _faster(best: RankedCandidate, faster: RankedCandidate) -> str:
-    """Return the line that names a faster candidate whose memory may not suffice."""
-    times, risk = faster.seconds_per_step / best.seconds_per_step, memory_risk(published_scores(), faster)
-    return f"{faster.name}, {times:.2f} times as long, but {_left(faster, risk)}"
-
-
-def _pace(decision: Decision) -> str:
-    """Return the seconds of a step with their range, the throughput and the MFU."""
-    best = decision.best
-    step, band = display.seconds(best.seconds_per_step), band_of(decision)
-    return ", ".join(
-        (f"{step} ({band})" if band else step, rate(best), f"{best.utilisation:.1%} MFU ({decision.model.dtype})")
-    )
 
 
 def _anchored(anchor: Anchor) -> str:
