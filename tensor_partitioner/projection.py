@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
 from planner.errors import PlanError
 from planner.graph.facts import batch_size
@@ -132,18 +133,10 @@ def _with_tied(blocks: tuple[Block, ...], inner: Replica, stages: int) -> tuple[
         return blocks, 0
     share = elements / first.parameters
 
-    def more(of_last: int, of_first: int) -> int:
-        return int(of_last + share * of_first)
-
-    last = replace(
-        last,
-        parameters=more(last.parameters, first.parameters),
-        weight_bytes=more(last.weight_bytes, first.weight_bytes),
-        master_bytes=more(last.master_bytes, first.master_bytes),
-        state_bytes=more(last.state_bytes, first.state_bytes),
-        gradient_bytes=more(last.gradient_bytes, first.weight_bytes),
-        once=last.once + first.once.part(share),
-    )
+    alike = {name: name for name in ("parameters", "weight_bytes", "master_bytes", "state_bytes")}
+    pairs = (alike | {"gradient_bytes": "weight_bytes"}).items()
+    more: dict[str, Any] = {name: int(getattr(last, name) + share * getattr(first, of)) for name, of in pairs}
+    last = replace(last, **more, once=last.once + first.once.part(share))
     return (*blocks[:-1], last), round(share * first.weight_bytes)
 
 
