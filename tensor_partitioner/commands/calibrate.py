@@ -31,7 +31,7 @@ from executor.check import demand, is_pytorch, require_room
 from executor.cluster import Cluster
 from executor.process.launch import agree, require_alike, require_size
 from executor.reporting import hardware
-from executor.training import RankPrograms, rank_programs
+from executor.training import rank_programs
 from planner.errors import InputError
 from planner.extensions import load_operators
 from planner.files import check_written, write_file
@@ -167,14 +167,11 @@ class Calibration:
         for plan in tracked(f"calibrating within {self.options['seconds']:g} s", plans):
             programs = rank_programs(plan, self.ranks.rank, self.options["prefetch"])
             if bench.is_device:
-                self._require_room(bench, plan, programs)
+                pytorch = is_pytorch(self.ranks.library, bench.xp)
+                own = demand(programs, bench.xp, bench.transport, pytorch=pytorch)
+                require_room(self.ranks, bench.xp, f"{plan.search.model} (--only-plans leaves probes out)", own)
             timings += self.ranks.all_gather(timed(programs, bench, limit_s))
         return timings
-
-    def _require_room(self, bench: Bench, plan: Plan, programs: RankPrograms) -> None:
-        pytorch = is_pytorch(self.ranks.library, bench.xp)
-        own = demand(programs, bench.xp, bench.transport, pytorch=pytorch)
-        require_room(self.ranks, bench.xp, f"{plan.search.model} (--only-plans leaves probes out)", own)
 
     def _record(self, bench: Bench) -> Record:
         job = Job(self.ranks.size, bench.threads, bench.transport)
