@@ -80,16 +80,12 @@ class Diagnosis:
 def diagnose(launch: LaunchFile, machine: Cluster, measured: str | None = None) -> Diagnosis:
     """Predict a launch on all devices of a machine. Raises InputError, naming the file, if that is impossible."""
     try:
-        return _diagnosed(launch, machine, measured)
+        parallel, batch = launch.parallel(machine.devices), launch.samples(machine.devices)
+        source, _ = source_of(launch.model, machine.built, batch, launch.options)
+        step = project_source(source, batch, parallel, machine, launch.stack)
+        graph = source.whole(parallel.micro_batch or 1)
     except (PlanError, GraphError) as error:
         raise InputError(f"{launch.path}: {error}") from error
-
-
-def _diagnosed(launch: LaunchFile, machine: Cluster, measured: str | None) -> Diagnosis:
-    parallel, batch = launch.parallel(machine.devices), launch.samples(machine.devices)
-    source, _ = source_of(launch.model, machine.built, batch, launch.options)
-    step = project_source(source, batch, parallel, machine, launch.stack)
-    graph = source.whole(parallel.micro_batch or 1)
     tokens = amounts(graph).get("tokens")
     tokens = None if tokens is None else tokens * batch // (batch_size(graph) or 1)
     per_device = launch.engine == "torchtitan"
