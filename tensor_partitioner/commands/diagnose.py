@@ -37,6 +37,10 @@ LEAST_GAIN = 0.01
 """Suggestions that save less than this share of a step are left out."""
 
 
+WITHOUT_SELECTION = ("Axolotl", "Accelerate", "DeepSpeed")
+"""Engines without selective recomputation."""
+
+
 @dataclass(frozen=True, slots=True)
 class OtherSetting:
     """A changed setting of a launch: old and new value by word, the resulting parallelism, and its predicted step."""
@@ -110,7 +114,7 @@ def _changes(
     for other in dict.fromkeys(_neighbours(parallel)):
         words = _words(parallel, other)
         kinds = {str(value) for _, value in words.values()}
-        if not words.keys() <= launch.names.keys() or (kinds & {"selective"} and not launch.selects):
+        if not words.keys() <= launch.names.keys() or ("selective" in kinds and launch.engine in WITHOUT_SELECTION):
             continue
         try:
             projected = project_source(source, step.samples, other, machine, launch.stack)

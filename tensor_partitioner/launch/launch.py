@@ -158,11 +158,6 @@ class LaunchFile:
     names: Mapping[str, str] = field(default_factory=dict)
     spelled: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
-    @property
-    def selects(self) -> bool:
-        """True if the engine has selective recomputation."""
-        return self.engine not in {"Axolotl", "Accelerate", "DeepSpeed"}
-
     def parallel(self, devices: int) -> Parallel:
         """Return the parallelism over `devices`. Raises InputError if the degrees do not divide them."""
         said = {"pp": 1, "tp": 1, "cp": 1} | {name: value for name, value in self.degrees.items() if value}
