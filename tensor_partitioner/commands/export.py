@@ -163,13 +163,8 @@ def _setup(source: str, options: Mapping[str, Any], *, any_plan: bool) -> Setup:
     given, parallel = training_options(source, options), options["parallel"]
     graph = load_model(source, opaque_unknown=options["opaque_unknown"], **buildable(given.items()))
     float8 = given.get("dtype") == MIXED_FLOAT8
-    return Setup(graph, parallel, nodes, command=_command(source, options, parallel), float8=float8)
-
-
-def _command(source: str, options: Mapping[str, Any], parallel: Parallel) -> tuple[str, ...]:
-    """Return the arguments of `plan` that make this plan."""
-    words = shlex.split(" ".join(typed(training_options(source, options).items())))
-    return (source, *words, "--parallel", str(parallel))
+    command = (source, *shlex.split(" ".join(typed(given.items()))), "--parallel", str(parallel))
+    return Setup(graph, parallel, nodes, command=command, float8=float8)
 
 
 def _plan(source: str, options: Mapping[str, Any]) -> Plan:
