@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from math import prod
 from pathlib import Path
 
@@ -266,10 +266,7 @@ class _Deciding:
         )
 
     def _search(self, space: ParallelSpace, until: float, share: float = 1.0) -> Search:
-        def price(way: Parallel) -> Projection | None:
-            return self._priced(way, space.batch)
-
-        devices = self.cluster.built.devices[: space.devices]
+        price, devices = partial(self._priced, batch=space.batch), self.cluster.built.devices[: space.devices]
         capacity = max(device.spec.memory_bytes or float("inf") for device in devices)
         floor_s = self._work(space.batch).seconds(devices) if self._simulates else None
         return Search(self._bounds(space), price, share * capacity, until, floor_s, share)
