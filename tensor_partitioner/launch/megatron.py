@@ -6,6 +6,7 @@ import operator
 import re
 import shlex
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from functools import reduce
 from typing import Any
 
@@ -297,20 +298,15 @@ def _vocabulary(fields: Fields, tp: int) -> int:
     if padded is not None:
         return padded
     words = fields.whole("vocab-size") or TOKENIZERS.get((fields.text("tokenizer-type") or "").lower())
-    words = words or _published_vocabulary(fields.text("tokenizer-model", "tokenizer-name-or-path"))
+    tokenizer = fields.text("tokenizer-model", "tokenizer-name-or-path")
+    if words is None:
+        with suppress(GraphError):  # the published model that the tokenizer is named after
+            words = size_of(f"{PREFIX}{tokenizer}").vocabulary
     if words is None:
         words = USUAL_WORDS
         fields.assumed.append(f"vocabulary {words}")
     multiple = (fields.whole("make-vocab-size-divisible-by") or USUAL_MULTIPLE) * tp
     return -(-words // multiple) * multiple
-
-
-def _published_vocabulary(tokenizer: str | None) -> int | None:
-    """Return the vocabulary of the published model that a tokenizer is named after; None if it is unknown."""
-    try:
-        return size_of(f"{PREFIX}{tokenizer}").vocabulary
-    except GraphError:
-        return None
 
 
 def _precision(fields: Fields) -> str:
