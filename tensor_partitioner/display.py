@@ -184,10 +184,8 @@ def nearest(name: str, names: Iterable[str]) -> str:
 
 def quantity(value: float, unit: str) -> str:
     """Format a value with a decimal prefix and three digits, as in `35.9 GB`."""
-    for factor, prefix in _UNITS:
-        if _rounded(value) >= factor:
-            return f"{value / factor:.3g} {prefix}{unit}"
-    return f"{value:.3g} {unit}"
+    factor, prefix = next((pair for pair in _UNITS if _rounded(value) >= pair[0]), (1.0, ""))
+    return f"{value / factor:.3g} {prefix}{unit}"
 
 
 def seconds(value: float | None) -> str:
