@@ -61,13 +61,12 @@ class Floor(NamedTuple):
         If `parts` is not a power of two, a part may have tiles or sums that the whole cannot be cut into, so only the
         times at best rates are divided.
         """
-        roof_s = self.roof_s / parts
-        divided = [max(0.0, of - self.launched_s) / parts for of in (self.kernels_s, self.inputs_s)]
+        roof_s, product_s, exchanged_s = (of / parts for of in (self.roof_s, self.product_s, self.exchanged_s))
+        kernels_s, inputs_s = (max(0.0, of - self.launched_s) / parts for of in (self.kernels_s, self.inputs_s))
         if parts & (parts - 1):
-            divided = [roof_s, 0.0]
-        kernels_s, exchanged_s = divided[0] + self.launched_s, self.exchanged_s / parts
-        product_s = self.product_s / parts
-        return Floor(kernels_s, divided[1], roof_s, product_s, self.launched_s, exchanged_s, self.host_s)
+            kernels_s, inputs_s = roof_s, 0.0
+        kernels_s += self.launched_s
+        return Floor(kernels_s, inputs_s, roof_s, product_s, self.launched_s, exchanged_s, self.host_s)
 
     def step_s(self, pp: int, count: int) -> float:
         """Return the least seconds of a step of `count` micro-batches over `pp` stages, under the best schedule."""
