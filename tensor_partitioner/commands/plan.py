@@ -115,7 +115,8 @@ def main(context: click.Context, /, model: str | None, diff: tuple[Path, Path] |
     said = ""
     if diff is not None:
         refuse_others(context, "--diff compares saved plans", allowed=SHOWING)
-        compared = _compared(diff)
+        names = diff[0].name, diff[1].name
+        compared = planner.diff(*diff, names if names[0] != names[1] else (str(diff[0]), str(diff[1])))
         record, shown = msgspec.to_builtins(compared), [compared]
     elif model is None:
         raise click.UsageError("Missing argument 'MODEL'.")
@@ -214,8 +215,3 @@ def _comparison(graph: Graph, model: str, options: dict[str, Any]) -> str:
     count, dtype = len(compared.compared), compared.dtype
     uncut = " before it is split into micro-batches" if graph.micro_batches > 1 else ""
     return f"compared with PyTorch{uncut}: {count} tensors are equal after {verification.STEPS} steps in {dtype}"
-
-
-def _compared(paths: tuple[Path, Path]) -> planner.PlanDifference:
-    names = paths[0].name, paths[1].name
-    return planner.diff(*paths, names if names[0] != names[1] else (str(paths[0]), str(paths[1])))
