@@ -18,7 +18,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from planner.files import write_file
 from planner.parallel import Parallel
 from planner.plans.plan import Plan
-from planner.report.schema import LinkUse, Report
+from planner.report.schema import Report
 from simulator.projection.network import cluster
 from simulator.report import Settings, plan_program, simulation_of
 from simulator.simulation import Simulation
@@ -89,10 +89,6 @@ def _loads(plan: Plan | None, machine: Machine, step_s: float) -> Uses:
     return {link.name: (round(nbytes), nbytes / (link.capacity * step_s)) for link, nbytes in links}
 
 
-def _uses(links: Iterable[LinkUse]) -> Uses:
-    return {use.name: (use.nbytes, use.utilisation) for use in links}
-
-
 def _machine_note(built: Machine | None, devices: int, plan: Plan | None) -> str:
     if built is None:
         return ""
@@ -124,6 +120,7 @@ def plan_content(plan: Plan, reports: Sequence[Report], *, name: str = "plan.jso
     simulated = next((report for report in reports if report.source == "simulator"), None)
     built = load_topology(machine) if machine else None if simulated is None else _known(simulated.machine)
     again = None if built is None else _simulation(plan, built, simulated)
+    uses = {} if again is None else {use.name: (use.nbytes, use.utilisation) for use in again.links}
     model = plan.search.model or plan.graph.name or "model"
     return Page(
         title=f"How {model} is split over {plan.workers} workers",
@@ -135,7 +132,7 @@ def plan_content(plan: Plan, reports: Sequence[Report], *, name: str = "plan.jso
         runs=tuple(map(run_part, reports)),
         timelines=tuple(_timelines(plan, again, reports)),
         occupied=() if again is None else tuple(occupied(again, plan.workers)),
-        machine=() if built is None else machine_tree(built, _uses(again.links if again else ())),
+        machine=() if built is None else machine_tree(built, uses),
         machine_note="Load: the share of the step for which a link is busy, in its busier direction.",
         inputs=tuple(_plan_inputs(plan, built, reports)),
     )
