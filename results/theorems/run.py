@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -73,5 +74,5 @@ def pages(data: Any) -> Pages:
 
 if __name__ == "__main__":
     paper_operators.register()
-    verdicts = [statements.record(statements.try_statement(statement)) for statement in statements.STATEMENTS]
+    verdicts = [asdict(statements.try_statement(statement)) for statement in statements.STATEMENTS]
     publish(HERE, {"statements": verdicts, "models": models.rows()}, pages)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from random import Random
 
@@ -37,7 +37,7 @@ class Verdict:
 
 
 LEMMA, TOFU_3, TOFU_4, TOFU_5 = "Tofu Lemma 2", "Tofu Th. 3", "Tofu Th. 4", "Tofu Th. 5"
-SOYBEAN_1, SOYBEAN_2, SOYBEAN_3 = "SoyBean Th. 1", "SoyBean Th. 2", "SoyBean Th. 3"
+SOYBEAN_1, SOYBEAN_2, RISING = "SoyBean Th. 1", "SoyBean Th. 2", "Tofu Th. 4, SoyBean Th. 3"
 ALIGNED, LEVELS, PLACED = "SoyBean Fig. 6", "SoyBean eq. 4, 5", "SoyBean Sec 5.1, Tofu Sec 5.2"
 
 WEIGHTED = "a step's cost is a weighted sum of tensor sizes"
@@ -48,6 +48,11 @@ ALIKE = "all steps cost the same and cut alike"
 RISE = "no step costs less than the one before"
 BEST = "the recursion is optimal"
 ONE_CUT = "DP over breadth-first levels finds the optimum"
+NO_WORSE = "the recursion is no worse than one k-way step"
+FOUND = "aligned tilings are the strategies TDL finds"
+
+S, S_R = {"replicate": False}, {"replicate": True}
+"""What may be stored, as those who draw are told."""
 
 STATEMENTS = (
     Statement(LEMMA, WEIGHTED, "one step, products", True, trials.lemma_2_on_products),
@@ -70,40 +75,24 @@ STATEMENTS = (
     Statement(TOFU_3, ORDER, "bytes moved, digits, windows", False, trials.commutes_windows),
     Statement(TOFU_3, ORDER, "bytes moved, digits, uneven extents", False, trials.commutes_uneven),
     Statement(TOFU_4, ALIKE, "as in Lemma 2, S", True, trials.every_step_chops_alike, 40),
+    Statement(RISING, RISE, "with extra inputs, perceptrons, S", True, partial(trials.steps_rise, **S), 300),
+    Statement(RISING, RISE, "with extra inputs, perceptrons, S,R", False, partial(trials.steps_rise, **S_R), 900),
     Statement(
-        f"{TOFU_4}, {SOYBEAN_3}",
-        RISE,
-        "with extra inputs, perceptrons, S",
-        True,
-        partial(trials.steps_rise, replicate=False),
-        300,
-    ),
-    Statement(
-        f"{TOFU_4}, {SOYBEAN_3}",
-        RISE,
-        "with extra inputs, perceptrons, S,R",
-        False,
-        partial(trials.steps_rise, replicate=True),
-        900,
-    ),
-    Statement(
-        f"{TOFU_4}, {SOYBEAN_3}",
+        RISING,
         RISE,
         "with extra inputs, two factorisations, S",
         False,
         trials.steps_rise_between_factorisations,
         4,
     ),
-    Statement(TOFU_5, BEST, "as in Lemma 2, S", True, partial(trials.optimal_in_its_own_account, replicate=False), 60),
-    Statement(
-        TOFU_5, BEST, "as in Lemma 2, S,R", False, partial(trials.optimal_in_its_own_account, replicate=True), 60
-    ),
+    Statement(TOFU_5, BEST, "as in Lemma 2, S", True, partial(trials.optimal_in_its_own_account, **S), 60),
+    Statement(TOFU_5, BEST, "as in Lemma 2, S,R", False, partial(trials.optimal_in_its_own_account, **S_R), 60),
     Statement(
         TOFU_5,
         BEST,
         "charged as in Lemma 2, bytes moved, S",
         False,
-        partial(trials.optimal_at_its_word, replicate=False),
+        partial(trials.optimal_at_its_word, **S),
         60,
     ),
     Statement(
@@ -111,7 +100,7 @@ STATEMENTS = (
         BEST,
         "charged as in Lemma 2, bytes moved, S,R",
         False,
-        partial(trials.optimal_at_its_word, replicate=True),
+        partial(trials.optimal_at_its_word, **S_R),
         60,
     ),
     Statement(
@@ -119,7 +108,7 @@ STATEMENTS = (
         BEST,
         "with extra inputs, bytes moved, S",
         False,
-        partial(trials.optimal_with_extra_inputs, replicate=False),
+        partial(trials.optimal_with_extra_inputs, **S),
         600,
     ),
     Statement(
@@ -127,25 +116,11 @@ STATEMENTS = (
         BEST,
         "with extra inputs, bytes moved, S,R",
         False,
-        partial(trials.optimal_with_extra_inputs, replicate=True),
+        partial(trials.optimal_with_extra_inputs, **S_R),
         300,
     ),
-    Statement(
-        TOFU_5,
-        "the recursion is no worse than one k-way step",
-        "bytes moved, S",
-        True,
-        partial(trials.no_worse_than_one_step, replicate=False),
-        300,
-    ),
-    Statement(
-        TOFU_5,
-        "the recursion is no worse than one k-way step",
-        "bytes moved, S,R",
-        False,
-        partial(trials.no_worse_than_one_step, replicate=True),
-        300,
-    ),
+    Statement(TOFU_5, NO_WORSE, "bytes moved, S", True, partial(trials.no_worse_than_one_step, **S), 300),
+    Statement(TOFU_5, NO_WORSE, "bytes moved, S,R", False, partial(trials.no_worse_than_one_step, **S_R), 300),
     Statement(
         "Tofu Sec 5.2",
         "a 4-way step is two steps with one choice",
@@ -157,17 +132,8 @@ STATEMENTS = (
     Statement(
         LEVELS, ONE_CUT, "two devices, R, C and r", True, partial(trials.levels_are_elimination, tilings="RCr"), 60
     ),
-    Statement(
-        ALIGNED, "aligned tilings are the strategies TDL finds", "einsum", True, trials.aligned_are_strategies, 60
-    ),
-    Statement(
-        ALIGNED,
-        "aligned tilings are the strategies TDL finds",
-        "windows",
-        False,
-        trials.aligned_are_strategies_of_windows,
-        9,
-    ),
+    Statement(ALIGNED, FOUND, "einsum", True, trials.aligned_are_strategies, 60),
+    Statement(ALIGNED, FOUND, "windows", False, trials.aligned_are_strategies_of_windows, 9),
     Statement(PLACED, "steps and levels have the same total", "bytes moved, S,R", True, trials.levels_add_up),
     Statement(PLACED, "a step's cost is what crosses its level", "bytes moved, S", False, trials.step_is_level),
     Statement(
@@ -197,8 +163,3 @@ def try_statement(statement: Statement, draws: int | None = None) -> Verdict:
         smallest,
         None if smallest is None else cases[smallest].what(),
     )
-
-
-def record(verdict: Verdict) -> dict[str, object]:
-    """Return a verdict for data.json."""
-    return asdict(verdict)
