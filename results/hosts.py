@@ -28,7 +28,7 @@ class HostsError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Hosts:
-    """`count` hosts; `around` runs a command on the first, `agent` is a script that runs one on any, as ssh does."""
+    """`count` hosts; `on` runs a command on one of them, `agent` is a script that runs one on any, as ssh does."""
 
     prefix: str
     count: int
@@ -39,10 +39,10 @@ class Hosts:
         """What hosts are called by launchers."""
         return [f"10.99.0.{number + 1}" for number in range(self.count)]
 
-    @property
-    def around(self) -> tuple[str, ...]:
-        """What to put before a command so that it runs on the first host."""
-        return ("ip", "netns", "exec", f"{self.prefix}h0", "unshare", "--uts", "sh", "-c", 'hostname host0; "$@"', "sh")
+    def on(self, number: int) -> tuple[str, ...]:
+        """Return what to put before a command so that it runs on a host."""
+        named = ("unshare", "--uts", "sh", "-c", f'hostname host{number}; "$@"', "sh")
+        return ("ip", "netns", "exec", f"{self.prefix}h{number}", *named)
 
     def sent_bytes(self) -> list[int]:
         """Return what every host has sent through its link, headers included."""

@@ -34,6 +34,7 @@ START_S, END_S, LEFT_S = 120.0, 60.0, 5.0
 MPI, TORCH = "mpirun", "torchrun"
 EXECUTE = (sys.executable, "-c", "from tensor_partitioner.commands.entry import execute; execute()")
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run")
+BY_LINK = ("env", "GLOO_SOCKET_IFNAME=eth0")
 OF_LAUNCHER = ("launcher killed", "link cut", "host gone")
 
 
@@ -97,29 +98,14 @@ def launch(cell: Cell, network: Hosts | None, words: Sequence[str]) -> list[list
             return [[launcher(), "-n", str(cell.ranks), *EXECUTE, *words]]
         how = ["-launcher", "rsh", "-launcher-exec", str(network.agent), "-localhost", network.addresses[0]]
         where = ["-hosts", ",".join(network.addresses), "-ppn", str(cell.ranks_per_host), "-n", str(cell.ranks)]
-        return [[*network.around, launcher(), *how, *where, *EXECUTE, *words]]
+        return [[*network.on(0), launcher(), *how, *where, *EXECUTE, *words]]
     each = ["--nproc-per-node", str(cell.ranks if network is None else cell.ranks_per_host)]
     if network is None:
         return [[*TORCHRUN, "--standalone", *each, "-m", "executor", *words]]
     meet = ["--nnodes", str(cell.hosts), "--master-addr", network.addresses[0], "--master-port", str(_free_port())]
     return [
-        [*_on(network, number), *TORCHRUN, *meet, "--node-rank", str(number), *each, "-m", "executor", *words]
+        [*network.on(number), *BY_LINK, *TORCHRUN, *meet, "--node-rank", str(number), *each, "-m", "executor", *words]
         for number in range(cell.hosts)
-    ]
-
-
-def _on(network: Hosts, number: int) -> list[str]:
-    name = ("sh", "-c", f'hostname host{number}; "$@"', "sh")
-    return [
-        "ip",
-        "netns",
-        "exec",
-        f"{network.prefix}h{number}",
-        "unshare",
-        "--uts",
-        "env",
-        "GLOO_SOCKET_IFNAME=eth0",
-        *name,
     ]
 
 

@@ -84,7 +84,7 @@ def test_what_goes_over_links(plan, tmp_path, name, count):
     mpi, written = IMPLEMENTATIONS[name](), tmp_path / "report.json"
     try:
         with hosts(tmp_path, count, 1000) as there:
-            report = executed(mpi, plan, written, there.around, words(mpi, there))
+            report = executed(mpi, plan, written, there.on(0), words(mpi, there))
             sent = there.sent_bytes()
     except HostsError as error:
         if os.environ.get("REQUIRE_HOSTS"):
