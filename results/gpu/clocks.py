@@ -32,29 +32,24 @@ def host_clock() -> Clock:
     return Clock(time.perf_counter, lambda first, second: float(second - first), lambda: None)
 
 
+def _clock_of_events(
+    event: Callable[[], Any], elapsed_ms: Callable[[Any, Any], Any], wait: Callable[[], None]
+) -> Clock:
+    def mark() -> Any:
+        made = event()
+        made.record()
+        return made
+
+    return Clock(mark, lambda first, second: float(elapsed_ms(first, second)) * MILLISECOND, wait)
+
+
 def cupy_clock(cupy: ModuleType) -> Clock:
     """Return a clock of events on CuPy's current stream."""
-
-    def mark() -> Any:
-        event = cupy.cuda.Event()
-        event.record()
-        return event
-
-    def between(first: Any, second: Any) -> float:
-        return float(cupy.cuda.get_elapsed_time(first, second)) * MILLISECOND
-
-    return Clock(mark, between, lambda: cupy.cuda.Device().synchronize())
+    cuda = cupy.cuda
+    return _clock_of_events(cuda.Event, cuda.get_elapsed_time, lambda: cuda.Device().synchronize())
 
 
 def torch_clock(torch: ModuleType) -> Clock:
     """Return a clock of events on PyTorch's current stream."""
-
-    def mark() -> Any:
-        event = torch.cuda.Event(enable_timing=True)
-        event.record()
-        return event
-
-    def between(first: Any, second: Any) -> float:
-        return float(first.elapsed_time(second)) * MILLISECOND
-
-    return Clock(mark, between, partial(torch.cuda.synchronize))
+    event = torch.cuda.Event
+    return _clock_of_events(partial(event, enable_timing=True), event.elapsed_time, partial(torch.cuda.synchronize))
