@@ -22,7 +22,7 @@ import yaml
 from safetensors.numpy import save
 
 import planner
-from executor.checkpoint import MANIFEST, Manifest, read_manifest, write_manifest
+from executor.checkpoint import Manifest, read_manifest, write_manifest
 from executor.data.base import data_tensors, user_arrays
 from executor.training import rank_programs
 from executor.weights import Weights
@@ -72,11 +72,11 @@ def _ran(read: Read, path: Path) -> None:
                 raise RuntimeError(f"{path}: expected status 0, found {ended.code}: {said.getvalue()}") from ended
 
 
-def written(read: Read, suffix: str = ".json") -> bytes:
-    """Return what a command writes."""
+def written(write: Read) -> bytes:
+    """Return what a command, or something else, writes."""
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder, f"written{suffix}")
-        _ran(read, path)
+        path = Path(folder, "written.json")
+        _ran(write, path)
         return path.read_bytes()
 
 
@@ -141,22 +141,19 @@ def _npz(arrays: Mapping[str, np.ndarray[Any, Any]]) -> bytes:
     return file.getvalue()
 
 
-def _nsight() -> bytes:
-    """Return an export of Nsight Systems with two kernels."""
+def _nsight(path: Path) -> None:
+    """Write an export of Nsight Systems with two kernels."""
     columns = "start INTEGER, end INTEGER, deviceId INTEGER, streamId INTEGER, correlationId INTEGER"
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder, "report.sqlite")
-        database = sqlite3.connect(path)
-        database.execute("CREATE TABLE StringIds (id INTEGER PRIMARY KEY, value TEXT NOT NULL)")
-        kernels = f"CREATE TABLE CUPTI_ACTIVITY_KIND_KERNEL ({columns}, demangledName INTEGER, shortName INTEGER)"
-        database.execute(kernels)
-        for number, name in enumerate(("void cutlass::Kernel2<gemm>", "ncclDevKernel_AllReduce_Sum_bf16_RING_LL")):
-            database.execute("INSERT INTO StringIds VALUES (?, ?)", (number, name))
-            row = (100 * number, 100 * number + 90, 0, 7, number, number, number)
-            database.execute("INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES (?, ?, ?, ?, ?, ?, ?)", row)
-        database.commit()
-        database.close()
-        return path.read_bytes()
+    database = sqlite3.connect(path)
+    database.execute("CREATE TABLE StringIds (id INTEGER PRIMARY KEY, value TEXT NOT NULL)")
+    kernels = f"CREATE TABLE CUPTI_ACTIVITY_KIND_KERNEL ({columns}, demangledName INTEGER, shortName INTEGER)"
+    database.execute(kernels)
+    for number, name in enumerate(("void cutlass::Kernel2<gemm>", "ncclDevKernel_AllReduce_Sum_bf16_RING_LL")):
+        database.execute("INSERT INTO StringIds VALUES (?, ?)", (number, name))
+        row = (100 * number, 100 * number + 90, 0, 7, number, number, number)
+        database.execute("INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES (?, ?, ?, ?, ?, ?, ?)", row)
+    database.commit()
+    database.close()
 
 
 def _profile() -> bytes:
@@ -263,11 +260,8 @@ def _scored(path: Path) -> None:
     raise SystemExit(scoreboard([str(path)]))
 
 
-def _manifest() -> bytes:
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder, MANIFEST)
-        write_manifest(path, Manifest(3, "a" * 64, 0, "random", "constant", ["b" * 64]))
-        return path.read_bytes()
+def _manifest(path: Path) -> None:
+    write_manifest(path, Manifest(3, "a" * 64, 0, "random", "constant", ["b" * 64]))
 
 
 def _beside(report: bytes, read: Read) -> Read:
@@ -336,7 +330,7 @@ def formats() -> dict[str, Format]:
             "decision.json", [decision], changed_json, (command("export", "FILE", "--to", "megatron"), page)
         ),
         "profile": Format("trace.json", [_profile()], changed_json, (profiled,)),
-        "Nsight export": Format("trace.sqlite", [_nsight()], changed_bytes, (exported,)),
+        "Nsight export": Format("trace.sqlite", [written(_nsight)], changed_bytes, (exported,)),
         "pins": Format("pins.yaml", [PINS], changed_yaml, (pinned,), 1),
         "language model": Format(
             "config.json",
@@ -356,7 +350,7 @@ def formats() -> dict[str, Format]:
         "data": Format("data.npz", [_npz(inputs)], changed_npz, (data,)),
         "weights": Format("weights.npz", [_npz(entries)], changed_npz, (weights,)),
         "safetensors": Format("weights.safetensors", [save(entries)], changed_safetensors, (weights,)),
-        "manifest": Format("manifest.json", [_manifest()], changed_json, (read_manifest,)),
+        "manifest": Format("manifest.json", [written(_manifest)], changed_json, (read_manifest,)),
     }
 
 
