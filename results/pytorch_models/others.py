@@ -15,6 +15,7 @@ import transformers
 from torch import nn
 from transformers import CONFIG_MAPPING, PretrainedConfig
 
+from results.pytorch_models import vision
 from results.pytorch_models.language import BATCH, CLASSES, FIRST_WORD, LENGTH, VOCABULARY, small
 from results.pytorch_models.sweep import STEPS, Make, Model
 from results.pytorch_models.vision import EXTENT, make_small, parts_of, without_dropout
@@ -56,18 +57,6 @@ class WithLoss(nn.Module):
         return {"loss": loss}
 
 
-class OfFilms(nn.Module):
-    """A classifier of films with its loss."""
-
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__()
-        self.model = model
-
-    def forward(self, films: torch.Tensor, labels: torch.Tensor) -> dict[str, torch.Tensor]:
-        """Return the loss of films [n, c, t, y, x] with a class each."""
-        return {"loss": nn.functional.cross_entropy(self.model(films), labels)}
-
-
 def models() -> Iterator[Model]:
     """Yield every model."""
     warnings.simplefilter("ignore")
@@ -81,10 +70,10 @@ def models() -> Iterator[Model]:
 
 def _film(name: str) -> Make:
     extent = 224 if name.startswith(("mvit", "s3d")) else EXTENT
-    module = OfFilms(without_dropout(torchvision.models.get_model(name, weights=None, num_classes=CLASSES)))
+    module = vision.WithLoss(without_dropout(torchvision.models.get_model(name, weights=None, num_classes=CLASSES)))
     frames = 16 if name.startswith(("mvit", "s3d")) else FRAMES
     shape = 2, 3, frames, extent, extent
-    return module, [{"films": torch.randn(shape), "labels": torch.randint(CLASSES, (2,))} for _ in range(STEPS)]
+    return module, [{"images": torch.randn(shape), "labels": torch.randint(CLASSES, (2,))} for _ in range(STEPS)]
 
 
 def _model_and_batches(task: str, kind: str) -> Make:

@@ -89,7 +89,10 @@ class WithLoss(nn.Module):
         self.model = model
 
     def forward(self, images: torch.Tensor, labels: torch.Tensor) -> dict[str, torch.Tensor]:
-        """Return the loss of images [n, c, y, x] with a class each, or one for every pixel, by its name."""
+        """Return the loss, by its name, of images [n, c, y, x] with a class each, or one for every pixel.
+
+        Films are [n, c, t, y, x].
+        """
         result = self.model(images)
         several = result.values() if isinstance(result, Mapping) else result
         several = [several] if isinstance(several, torch.Tensor) else several
