@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -148,17 +149,13 @@ def _scores(points: Sequence[tuple[Row, float]]) -> list[object]:
 
 def missed_table(data: Any) -> str:
     """Render judged rows that are not near enough, beside the nearest sizes that were fitted on of as many GPUs."""
-    fitted = [row for row, _ in errors(data, judged=False)]
+    fitted, by_size = [row for row, _ in errors(data, judged=False)], attrgetter("nbytes")
     lines = []
     for row, error in errors(data, judged=True):
         if abs(error) > row.tolerance:
             alike = [other for other in fitted if (other.curve, other.devices) == (row.curve, row.devices)]
-            less = max(
-                (other for other in alike if other.nbytes < row.nbytes), key=lambda other: other.nbytes, default=None
-            )
-            more = min(
-                (other for other in alike if other.nbytes > row.nbytes), key=lambda other: other.nbytes, default=None
-            )
+            less = max((other for other in alike if other.nbytes < row.nbytes), key=by_size, default=None)
+            more = min((other for other in alike if other.nbytes > row.nbytes), key=by_size, default=None)
             where = f"{row.name}, {_nodes(row.nodes)}, {row.devices} GPUs"
             lines.append([where, _size(row.nbytes), _microseconds(row), f"{error:+.1%}", _point(less), _point(more)])
     return table(["missed", "size", "measured, us", "error", "fitted on below", "fitted on above"], lines)
