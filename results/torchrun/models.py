@@ -6,10 +6,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
+import torch.distributed as dist
 import torch.nn.functional as F  # noqa: N812
 from torch import nn
 
 RATE = 0.05
+Step = Callable[[], torch.Tensor]
 WIDTH, BATCH = 2048, 512
 VOCABULARY, FEATURES, HEADS, LAYERS, LENGTH, SAMPLES = 2048, 512, 8, 4, 128, 4
 
@@ -56,6 +58,26 @@ class GPT(nn.Module):
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         logits: torch.Tensor = self.head(self.norm(self.blocks(self.tokens(tokens) + self.positions)))
         return logits.transpose(1, 2)
+
+
+def trained(module: nn.Module, optimizer: torch.optim.Optimizer, inputs: torch.Tensor, targets: torch.Tensor) -> Step:
+    """Return a step of training by PyTorch."""
+
+    def step() -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = F.cross_entropy(module(inputs), targets)
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        return loss.detach()
+
+    return step
+
+
+def of_all(value: float, reduction: dist.ReduceOp.RedOpType = dist.ReduceOp.SUM) -> float:
+    """Return the sum of the ranks' values, or what else is said of them."""
+    total = torch.tensor(value, dtype=torch.float64)
+    dist.all_reduce(total, reduction)
+    return float(total)
 
 
 def mlp() -> Model:

@@ -11,7 +11,6 @@ import copy
 import json
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -26,25 +25,15 @@ from torch.nn.parallel import DistributedDataParallel
 
 from executor.torch import distribute
 from planner.plans.plan_json import load_plan
-from results.torchrun.models import MODELS, RATE, Model
+from results.torchrun.models import MODELS, RATE, Model, Step, of_all, trained
 
 WARM_UP = 3
 CLOSE = 1e-3
-Step = Callable[[], torch.Tensor]
 
 
 def by_torch(module: nn.Module, inputs: torch.Tensor, targets: torch.Tensor) -> Step:
     """Return a step of a module by SGD."""
-    optimizer = torch.optim.SGD(module.parameters(), lr=RATE)
-
-    def step() -> torch.Tensor:
-        optimizer.zero_grad()
-        loss: torch.Tensor = nn.functional.cross_entropy(module(inputs), targets)
-        loss.backward()  # type: ignore[no-untyped-call]
-        optimizer.step()
-        return loss.detach()
-
-    return step
+    return trained(module, torch.optim.SGD(module.parameters(), lr=RATE), inputs, targets)
 
 
 def dtensor(model: Model) -> Step:
@@ -61,13 +50,6 @@ def ddp(model: Model) -> Step:
     rank, size = dist.get_rank(), dist.get_world_size()
     module = DistributedDataParallel(copy.deepcopy(model.module))
     return by_torch(module, model.inputs.chunk(size)[rank], model.targets.chunk(size)[rank])
-
-
-def slowest(seconds: float) -> float:
-    """Return the slowest rank's seconds."""
-    tensor = torch.tensor(seconds, dtype=torch.float64)
-    dist.all_reduce(tensor, dist.ReduceOp.MAX)
-    return float(tensor)
 
 
 def measured(path: Path, rounds: int) -> dict[str, Any]:
@@ -87,8 +69,8 @@ def measured(path: Path, rounds: int) -> dict[str, Any]:
             dist.barrier()
             started = time.perf_counter()
             loss = step()
-            seconds[side].append(slowest(time.perf_counter() - started))
-            first.setdefault(side, mean(loss) if side == "DDP" else float(loss))
+            seconds[side].append(of_all(time.perf_counter() - started, dist.ReduceOp.MAX))
+            first.setdefault(side, of_all(float(loss)) / dist.get_world_size())
     if max(first.values()) - min(first.values()) > CLOSE:
         raise ValueError(f"{path.stem}: expected the same first loss of all, found {first}")
     sent = torch.from_numpy(ours.sent_bytes).sum()
@@ -99,13 +81,6 @@ def measured(path: Path, rounds: int) -> dict[str, Any]:
         "sent": int(sent),
         "loss": first["ours"],
     }
-
-
-def mean(loss: torch.Tensor) -> float:
-    """Return the mean of the ranks' losses."""
-    total = loss.clone()
-    dist.all_reduce(total)
-    return float(total) / dist.get_world_size()
 
 
 if __name__ == "__main__":

@@ -13,7 +13,6 @@ import copy
 import json
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -34,7 +33,7 @@ from examples.unet import UNet  # noqa: E402
 from executor.torch import distribute  # noqa: E402
 from planner.plans.plan_json import load_plan  # noqa: E402
 from planner.pytorch.user_model import UserModel, imported  # noqa: E402
-from results.torchrun.models import GPT  # noqa: E402
+from results.torchrun.models import GPT, Step, of_all, trained  # noqa: E402
 
 WARM_UP = 3
 CLOSE, CLOSE_BY_RANK = 1e-3, 1e-2
@@ -42,8 +41,6 @@ CLOSE, CLOSE_BY_RANK = 1e-3, 1e-2
 
 NORMALIZED = ("resnet18", "unet")
 """The models with batch norm."""
-
-Step = Callable[[], torch.Tensor]
 
 
 class Block(nn.Module):
@@ -105,22 +102,7 @@ def theirs(given: UserModel, is_fsdp: bool) -> Step:
     settings = {key: value for key, value in given.optimizer.param_groups[0].items() if key in ("lr", "momentum")}
     optimizer = type(given.optimizer)(parallel.parameters(), **settings)
     inputs, targets = (tensor.chunk(size)[rank] for tensor in (*given.inputs, *given.targets))
-
-    def step() -> torch.Tensor:
-        optimizer.zero_grad()
-        loss = F.cross_entropy(parallel(inputs), targets)
-        loss.backward()  # type: ignore[no-untyped-call]
-        optimizer.step()
-        return loss.detach()
-
-    return step
-
-
-def of_all(value: float) -> float:
-    """Return the ranks' sum."""
-    total = torch.tensor(value, dtype=torch.float64)
-    dist.all_reduce(total)
-    return float(total)
+    return trained(parallel, optimizer, inputs, targets)
 
 
 def measured(path: Path, rounds: int) -> dict[str, Any]:
