@@ -195,15 +195,7 @@ SQUARE = 16  # most devices in a matrix
 @display.tables.register
 def tables(machine: Machine) -> tuple[Table, ...]:
     """Return tables of a machine: its facts, its devices and its links, at most `LISTED` of each."""
-    links = [
-        [
-            link.name,
-            " - ".join(link.ends),
-            _kind(link.type, link.count),
-            *_rates(link.bandwidth_bytes_per_s, link.latency_s),
-        ]
-        for link in machine.links[:LISTED]
-    ]
+    links = [[link.name, " - ".join(link.ends), *_link(link)] for link in machine.links[:LISTED]]
     return (
         facts(f"machine {machine.name}", _facts(machine)),
         table(
@@ -218,10 +210,7 @@ def tables(machine: Machine) -> tuple[Table, ...]:
 def route_tables(machine: Machine, source: int, target: int) -> tuple[Table, ...]:
     """Return tables of the route between two devices: each link, and their total."""
     route = machine.route(source, target)
-    hops = [
-        [f"{start} - {end}", _kind(link.type, link.count), *_rates(link.bandwidth_bytes_per_s, link.latency_s)]
-        for start, end, link in _passed(machine, route)
-    ]
+    hops = [[f"{start} - {end}", *_link(link)] for start, end, link in _passed(machine, route)]
     together = [
         ("bandwidth of one message alone", quantity(machine.bandwidth_bytes_per_s(source, target), "B/s")),
         ("latency", seconds(route.latency_s)),
@@ -279,8 +268,10 @@ def _rates(bandwidth_bytes_per_s: float, latency_s: float) -> tuple[str, str]:
     return quantity(bandwidth_bytes_per_s, "B/s"), seconds(latency_s)
 
 
-def _kind(name: str, count: int) -> str:
-    return f"{count} x {name}" if count > 1 else name
+def _link(link: Link) -> tuple[str, ...]:
+    """Return the type, the bandwidth and the latency of a link."""
+    kind = f"{link.count} x {link.type}" if link.count > 1 else link.type
+    return kind, *_rates(link.bandwidth_bytes_per_s, link.latency_s)
 
 
 def _title(what: str, count: int) -> str:
