@@ -117,8 +117,12 @@ def export(plan: Plan, name: str) -> Exported:
         raise PlanError(f"{target.title} needs workers with equal shares, found {', '.join(map(str, shares))}")
     if STAGES in plan.ways.axes:
         raise PlanError(f"{target.title} cannot run a plan with pipeline stages; it only splits tensors")
-    _refuse_shared_state(plan, target)
-    _refuse_recurrent_layers(graph, target)
+    parallel = Parallel.read(plan.search.details.get("parallel"))
+    if target.torch_modules and parallel is not None and parallel.zero:
+        raise PlanError(f"{target.title} cannot run {parallel}: use FSDP2 for ZeRO (export-plan --to fsdp2)")
+    layers = [match[1] for name in graph.entries if (match := RECURRENT.fullmatch(name))]
+    if layers and target.torch_modules:
+        raise PlanError(f"{layers[0]}: {target.title} has no recurrent layers: write its cells with nn.Linear")
     asked = _outputs_of_modules(graph) if target.torch_modules else _activations(graph)
     outputs = {path: output for path, output in asked.items() if PARTIAL not in plan.layouts[output]}
     given = [tensor for tensor in graph.tensors.values() if tensor.init is not None]
@@ -177,18 +181,6 @@ def _placed_outputs(plan: Plan, mesh: Mesh, outputs: Mapping[str, str], target: 
         if not reason:
             wanted[output] = placements
     return wanted
-
-
-def _refuse_shared_state(plan: Plan, target: Target) -> None:
-    parallel = Parallel.read(plan.search.details.get("parallel"))
-    if target.torch_modules and parallel is not None and parallel.zero:
-        raise PlanError(f"{target.title} cannot run {parallel}: use FSDP2 for ZeRO (export-plan --to fsdp2)")
-
-
-def _refuse_recurrent_layers(graph: Graph, target: Target) -> None:
-    layers = [match[1] for name in graph.entries if (match := RECURRENT.fullmatch(name))]
-    if layers and target.torch_modules:
-        raise PlanError(f"{layers[0]}: {target.title} has no recurrent layers: write its cells with nn.Linear")
 
 
 def _held(plan: Plan, mesh: Mesh, names: Iterable[str], target: Target) -> tuple[dict[str, Layout], dict[str, str]]:
