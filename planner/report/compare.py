@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import permutations
+from itertools import permutations, product
 from operator import attrgetter
 from typing import Any
 
 from rich.table import Table
 
+from planner.grouping import grouped
 from planner.report.schema import Matrix, Report, ReportError, TaskSeconds, total
 from planner.report.tables import fullest, peak_of_capacity
 from tensor_partitioner.display import exact_bytes, grid, number, percent, quantity, seconds, table
@@ -97,18 +98,16 @@ def compare(reports: Sequence[Report]) -> tuple[PlanComparison, ...]:
 
     Raises ReportError if two reports name the same plan file but describe different plans.
     """
-    groups: dict[str, list[Report]] = {}
-    for report in reports:
-        group = groups.setdefault(report.plan, [])
-        for field in _IDENTITY:
-            if group and getattr(report, field) != getattr(group[0], field):
-                actual, expected = getattr(report, field), getattr(group[0], field)
+    groups = grouped((report.plan, report) for report in reports)
+    for first, *others in groups.values():
+        for report, field in product(others, _IDENTITY):
+            expected, actual = getattr(first, field), getattr(report, field)
+            if actual != expected:
                 raise ReportError(
                     f"two different plans are both named {report.plan}: "
-                    f"{field} is {expected!r} in the report of the {group[0].source} on {group[0].machine}, "
+                    f"{field} is {expected!r} in the report of the {first.source} on {first.machine}, "
                     f"{actual!r} in that of the {report.source} on {report.machine}"
                 )
-        group.append(report)
     return tuple(PlanComparison(plan, tuple(group)) for plan, group in groups.items())
 
 
