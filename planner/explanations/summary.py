@@ -81,10 +81,8 @@ def _computing(space: Space, domains: Sequence[Domain], objective: Time) -> Iter
     for v, kernel, count in kernels_of_nodes(space.coarse):
         domain = domains[v]
         if isinstance(domain, Strategies):
-            yield (
-                space.coarse.variables[v].members[0],
-                count * float(slowest_worker_seconds(kernel, domain, objective.workers)[0]),
-            )
+            slowest_s = float(slowest_worker_seconds(kernel, domain, objective.workers)[0])
+            yield space.coarse.variables[v].members[0], count * slowest_s
 
 
 def _state(space: Space, plan: Plan, v: int) -> State:
@@ -149,10 +147,8 @@ class Engines:
         name, reader = self.read_by(weight)
         if reader is None or not isinstance(placement, Shard) or self._plan.layouts[name][step] != placement:
             return ""
-        variable, choice = (
-            self._words.variable_of(reader, name, placement.dim),
-            self._plan.strategies[reader.name][step],
-        )
+        variable = self._words.variable_of(reader, name, placement.dim)
+        choice = self._plan.strategies[reader.name][step]
         if variable is None or variable != choice or not self._words.contracts(reader):
             return ""
         if self._words.looks_up(reader, variable):
