@@ -44,10 +44,8 @@ class Alike:
 
     def _named(self, segments: range) -> str:
         """Return the common prefixes of each segment's names, as one pattern."""
-        names: dict[int, list[str]] = {segment: [] for segment in segments}
-        for name, place in self._repeats.nodes.items():
-            if place.segment in names:
-                names[place.segment].append(name)
+        nodes = self._repeats.nodes.items()
+        names = grouped((place.segment, name) for name, place in nodes if place.segment in segments)
         begins = [_beginning(those).rpartition(".")[0] for those in names.values()]
         pattern = pattern_of(begins)
         return pattern if pattern.strip("*.") else "layers"
@@ -94,7 +92,8 @@ class Words:
         self._labelling = Labelling(CoarseGraph(graph, signatures, {}, (), (), {}))
         forward = [node for node in graph.nodes if node.forward is None]
         self._readers = grouped((name, node) for node in forward for name in node.inputs)
-        heads, vocabulary = [*self._heads_of_products()], [*self._variables_looked_up()]
+        heads = [*self._heads_of_products()]
+        vocabulary = [("node", node.name, variable) for node in forward for variable in self._looked_up(node)]
         self._numbers = self._labelling.axis_numbers() if heads or vocabulary else {}
         self._heads, self._vocabulary = self._axes_of(heads), self._axes_of(vocabulary)
 
@@ -137,8 +136,9 @@ class Words:
             return word
         if self.contracts(node):
             return f"output {parts}"
-        dims = (self.of_dimension(name, dim) for name, dim in self._written_by(node, choice))
-        return next(dims, choice)
+        places = reversed(self._labelling.places[node.name])
+        written = ((name, dim) for name, variables in places for dim, of in enumerate(variables) if of == choice)
+        return next((self.of_dimension(name, dim) for name, dim in written), choice)
 
     def contracts(self, node: Node) -> bool:
         """Return True if a node sums products of two operands or looks up rows (products, convolutions, attention)."""
@@ -200,11 +200,6 @@ class Words:
             samples = self._labelling.batch.nodes.get(node.name, frozenset())
             yield from (("node", node.name, variable) for variable in common if variable and variable not in samples)
 
-    def _variables_looked_up(self) -> Iterator[Member]:
-        for node in self.graph.nodes:
-            if node.forward is None:
-                yield from (("node", node.name, variable) for variable in self._looked_up(node))
-
     def _looked_up(self, node: Node) -> frozenset[str]:
         """Return the variables along which integers select rows of a weight."""
         tensors = self.graph.tensors
@@ -216,10 +211,6 @@ class Words:
             v for a in description.accesses if a.operand in tables for index in a.index for v in index.variables
         }
         return frozenset(indexing.intersection(description.reduction_variables))
-
-    def _written_by(self, node: Node, variable: str) -> Iterator[tuple[str, int]]:
-        for name, variables in reversed(self._labelling.places[node.name]):
-            yield from ((name, dim) for dim, of in enumerate(variables) if of == variable)
 
 
 def placement_word(words: Words, name: str, placement: Placement) -> str:
@@ -238,9 +229,8 @@ def over_ways(words: Sequence[str], ways: Sequence[int]) -> str:
         together[word] = together.get(word, 1) * way
     if len(together) == 1 and (word := next(iter(together))) in (REPLICATED, ALIKE, ON_ONE):
         return word
-    return (
-        ", ".join(word if word.startswith(STAGE) else f"{word} over {way}" for word, way in together.items()) or WHOLE
-    )
+    named = (word if word.startswith(STAGE) else f"{word} over {way}" for word, way in together.items())
+    return ", ".join(named) or WHOLE
 
 
 GRADIENTS, WEIGHTS, STATE = "gradients' reduction", "weights gathered", "optimizer state"
