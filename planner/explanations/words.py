@@ -157,9 +157,8 @@ class Words:
     def readers(self, name: str) -> Sequence[Node]:
         """Return the forward nodes that read a tensor or a weight's copy, and the nodes that update it."""
         nodes = self._readers.get(name, ())
-        copies = (
-            n.outputs[0] for n in nodes if n.inputs == (name,) and self.graph.tensors[n.outputs[0]].role == "weight"
-        )
+        read_alone = (node.outputs[0] for node in nodes if node.inputs == (name,))
+        copies = (output for output in read_alone if self.graph.tensors[output].role == "weight")
         return [*nodes, *(reader for copy in copies for reader in self.readers(copy))]
 
     def has_samples(self, name: str) -> bool:
@@ -207,9 +206,8 @@ class Words:
             return frozenset()
         description = self.signatures[node.name].description
         tables = {n for n, name in enumerate(node.inputs) if is_weight_or_state(self.graph, name)}
-        indexing = {
-            v for a in description.accesses if a.operand in tables for index in a.index for v in index.variables
-        }
+        indices = (index for access in description.accesses if access.operand in tables for index in access.index)
+        indexing = {variable for index in indices for variable in index.variables}
         return frozenset(indexing.intersection(description.reduction_variables))
 
 
