@@ -82,7 +82,8 @@ def costliest(plan: Plan, count: int) -> tuple[Unit, ...]:
 
 def rejected(plan: Plan, unit: Unit, words: Words) -> tuple[Rejected, ...]:
     """Return the other strategies of a unit, best first, with the bytes that they would add to the plan."""
-    around = _neighbourhood(plan, unit)
+    forward, nodes = unit.node.forward, plan.graph.nodes  # only nodes that share its fetches depend on its strategy
+    around = tuple(node for node in nodes if node is unit.node or (forward is not None and node.forward == forward))
 
     def cost(strategy: Strategy) -> int:
         changed = replace(plan, strategies={**plan.strategies, unit.node.name: strategy})
@@ -91,12 +92,6 @@ def rejected(plan: Plan, unit: Unit, words: Words) -> tuple[Rejected, ...]:
     now, others = cost(unit.strategy), [other for other in candidates(plan, unit) if other != unit.strategy]
     rows = (Rejected(other, words.of_strategy(unit.node, other, plan.ways), cost(other) - now) for other in others)
     return tuple(sorted(rows, key=lambda other: other.extra_bytes))
-
-
-def _neighbourhood(plan: Plan, unit: Unit) -> tuple[Node, ...]:
-    """Return the nodes whose bytes can depend on the unit's strategy: those that share its fetches."""
-    forward, nodes = unit.node.forward, plan.graph.nodes
-    return tuple(node for node in nodes if node is unit.node or (forward is not None and node.forward == forward))
 
 
 def candidates(plan: Plan, unit: Unit) -> list[Strategy]:
