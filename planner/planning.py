@@ -148,7 +148,8 @@ def request_of(graph: Graph, workers: int | None = None, **options: Any) -> Requ
     if search.parallel is not None:
         workers = _workers_of_parallel(workers, search.parallel)
         _check_micro_batches(graph, search.parallel)
-        _check_recomputed(graph, search.parallel)
+        if search.parallel.recompute == "full" and not recomputed(graph):
+            raise PlanError(f"parallel {search.parallel}: expected a graph that recomputes activations")
     of_stage = _workers_of_stage(workers, search.division.factors, stages)
     return Request(of_stage, search, stages, schedule, machine, limit_bytes)
 
@@ -193,12 +194,6 @@ def _check_micro_batches(graph: Graph, parallel: Parallel) -> None:
             f"parallel {parallel}: expected a graph of {expected} micro-batches (micro_batches={expected}), found "
             f"{graph.micro_batches}"
         )
-
-
-def _check_recomputed(graph: Graph, parallel: Parallel) -> None:
-    """Raise PlanError if the graph keeps activations that named parallelism recomputes."""
-    if parallel.recompute == "full" and not recomputed(graph):
-        raise PlanError(f"parallel {parallel}: expected a graph that recomputes activations")
 
 
 def _stages(stages: int, parallel: Parallel | None) -> int:
