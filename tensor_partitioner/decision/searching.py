@@ -237,8 +237,11 @@ class Search:
                     self.considered += candidates
                     self._add(branch, 0.0)
         while self._waiting and self._waiting[0][0] < self.best_s:
-            if self._is_over:
-                self._stop()
+            if self._is_over:  # what is left counts as unfinished
+                left = [item for bound_s, _, _, item in self._waiting if bound_s < self.best_s]
+                tried = Counter(map(_branch_of, self._tried))
+                self.lower_s = self._waiting[0][0]
+                self.unfinished = sum(1 if isinstance(of, Leaf) else space.count(of) - tried[of] for of in left)
                 return
             _, bound_s, _, item = heappop(self._waiting)
             if isinstance(item, Leaf):
@@ -252,15 +255,6 @@ class Search:
     def _is_over(self) -> bool:
         enough = self._any_fits if self.floor_s is None else bool(self.projected)
         return enough and time.monotonic() > self.until
-
-    def _stop(self) -> None:
-        """Count what is left as unfinished."""
-        left = [item for bound_s, _, _, item in self._waiting if bound_s < self.best_s]
-        tried = Counter(map(_branch_of, self._tried))
-        self.lower_s = self._waiting[0][0]
-        self.unfinished = sum(
-            1 if isinstance(item, Leaf) else self.bounds.space.count(item) - tried[item] for item in left
-        )
 
     def _add(self, branch: Branch, bound_s: float) -> None:
         """Queue a branch, if it may fit."""
