@@ -121,7 +121,7 @@ class _Stages:
             first = np.maximum(np.maximum(first, first_host), gathered)
             second = np.maximum(np.maximum(second, second_host), gathered + scattered)
         busy = (first + second).sum(axis=0)
-        message_s = self._message_s()
+        message_s = steps.message_s(int(self.priced.inputs[self.begins[1:]].max())) if self.way.pp > 1 else 0.0
         to_stage = _before(first[0]) + message_s * stages
         name = read_schedule(self.way.schedule)[0]
         done = to_stage + count * busy
@@ -150,10 +150,6 @@ class _Stages:
         last_s, slowed_s = self.priced.steps.least_exposed_s(blocks)
         exposed_s = last_s + max(0.0, slowed_s - float(idle[stage]))
         return float(ends[stage]) + exposed_s + self.priced.steps.parameters_s(blocks)
-
-    def _message_s(self) -> float:
-        cuts = self.begins[1:]
-        return self.priced.steps.message_s(int(self.priced.inputs[cuts].max())) if self.way.pp > 1 else 0.0
 
     def nbytes(self) -> float:
         """Return a lower bound on the bytes that the fullest device needs."""
