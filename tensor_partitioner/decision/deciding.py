@@ -116,17 +116,12 @@ def decide(  # noqa: PLR0913 -- keyword settings
     require_few(whole)
     source, samples = source_of(model, whole.built, batch, options)
     stack, begin = stack if is_alike(whole) else OURS, time.monotonic()
-    anchor = None if measured is None else _anchor(measured, source, samples, whole, stack)
+    if stack == OURS and measured is not None:
+        raise InputError(f"--measured: expected equal devices and a framework's stack, found {whole.name}, {stack}")
+    anchor = None if measured is None else measured_anchor(measured, source, samples, whole, stack_named(stack))
     deciding = _Deciding(source, whole, stack, degrees_of(pins), begin, budget_s, anchor, runs)
     with _uncollected():
         return deciding.decision(deciding.largest_batch() if samples is None else samples)
-
-
-def _anchor(measured: str, source: Source, batch: int | None, machine: Cluster, stack: str) -> Anchor:
-    """Return the correction by a measured step. Raises InputError if steps are simulated message by message."""
-    if stack == OURS:
-        raise InputError(f"--measured: expected equal devices and a framework's stack, found {machine.name}, {stack}")
-    return measured_anchor(measured, source, batch, machine, stack_named(stack))
 
 
 @contextmanager
