@@ -155,7 +155,10 @@ def plan_replica(source: str, options: Mapping[str, Any]) -> tuple[Plan, str]:
 
 
 def projected(source: str, options: Mapping[str, Any], stack: str) -> Projection:
-    """Predict a step, and write the report and the plan of a step that fits if the options name files."""
+    """Predict a step, and write the report and the plan of a step that fits if the options name files.
+
+    For very many workers, the plan is that of one replica.
+    """
     if options["output"] is not None:
         refuse_float8(options)
     step, parallel = priced(source, options, stack), options["parallel"] or _parallel_of(source)
@@ -165,7 +168,9 @@ def projected(source: str, options: Mapping[str, Any], stack: str) -> Projection
         derived = {name: getattr(step, name) for name in DERIVED}
         write_json(options["json_path"], {**about, **how, **asdict(step), **derived})
     if options["output"] is not None and step.fits:
-        _save(source, {**options, "batch": step.samples}, stack)
+        options, few = {**options, "batch": step.samples}, parallel is None or parallel.workers <= MOST_WORKERS
+        plan = plan_model(source, options, options["topo"]) if few else plan_replica(source, options)[0]
+        saved_for(plan, stack).save(options["output"])
     return step
 
 
@@ -194,16 +199,6 @@ def show_priced(source: str, options: Mapping[str, Any], stack: str, step: Proje
 def _parallel_of(source: str) -> Parallel | None:
     saved: NamedPlan | None = read_named(source) if is_saved_plan(source) else None
     return None if saved is None else Parallel.read(saved.parallel)
-
-
-def _save(source: str, options: Mapping[str, Any], stack: str) -> None:
-    """Save the plan of the predicted step; for very many workers, that of one replica."""
-    parallel = options["parallel"]
-    if parallel is not None and parallel.workers > MOST_WORKERS:
-        plan = plan_replica(source, options)[0]
-    else:
-        plan = plan_model(source, options, options["topo"])
-    saved_for(plan, stack).save(options["output"])
 
 
 def _job(source: str, asked: Mapping[str, Any]) -> tuple[Source, int, Parallel]:
