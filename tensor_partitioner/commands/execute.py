@@ -121,7 +121,13 @@ class Execution:
     ) -> str:
         """Train one plan. Return why it failed, "" if it did not; ranks other than 0 always return ""."""
         path, plan = source
-        self._require_steps(path, request)
+        told = [option for name, option in OF_STEPS.items() if self.options[name]]
+        if told and request.first_step >= request.steps:
+            raise SharedError(
+                f"{path}: {told[0]} needs a step to run: expected more --steps than the {request.first_step} that are "
+                f"done, found {request.steps}",
+                BAD_INPUT,
+            )
         programs = agree(self.ranks, partial(self._programs, plan, request))
         request = self._with_room(path, programs, request)
         log = on_first_rank(self.ranks, partial(log_of, plan.graph, request))
@@ -195,16 +201,6 @@ class Execution:
         held_out = request.data.held_out if request.evaluate else None
         metric = None if held_out is None else held_out.metric
         return rank_programs(plan, self.ranks.rank, self.options["prefetch"], metric)
-
-    def _require_steps(self, path: Path, request: JobRequest) -> None:
-        """Raise a SharedError if no step is left and an option reports on steps."""
-        told = [option for name, option in OF_STEPS.items() if self.options[name]]
-        if told and request.first_step >= request.steps:
-            raise SharedError(
-                f"{path}: {told[0]} needs a step to run: expected more --steps than the {request.first_step} that are "
-                f"done, found {request.steps}",
-                BAD_INPUT,
-            )
 
     def _tell_done(self, path: Path, request: JobRequest, result: JobResult) -> None:
         unused = "; --schedule has no effect" if self.options["schedule"] else ""
