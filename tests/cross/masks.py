@@ -70,12 +70,15 @@ class Recount:
         for node in self.plan.graph.nodes:
             self.reads(node)
             self.stores(node, node.outputs)
+        self.fetch()
+        return self.matrix
+
+    def fetch(self):
         for (*_, name, terms, times), masks in self.fetches.items():
             tensor, layout = self.plan.graph.tensors[name], self.plan.layouts[name]
             fixed = [i for i, p in enumerate(layout) if str(p) == "R" or (str(p) == "P+" and i in terms)]
             owned = [self.mask(tensor.shape, list(map(str, layout)), worker) for worker in self.workers]
             self.move(owned, masks, fixed, times * ITEM[tensor.dtype])
-        return self.matrix
 
     def times(self, node):
         return self.plan.graph.micro_batches if node.name in self.often else 1

@@ -36,12 +36,17 @@ EXTENT = st.integers(1, 9)
 
 
 @st.composite
-def signature(draw):
-    """A node's signature: plain, windowed, broadcast, reducing, reshaping operators with any extents."""
+def one_node(draw, *kinds):
+    """A graph of one node: a plain, windowed, broadcast, reducing or reshaping operator with any extents."""
     b = GraphBuilder()
-    kind = draw(st.sampled_from(sorted(_MAKERS)))
+    kind = draw(st.sampled_from(kinds or sorted(_MAKERS)))
     _MAKERS[kind](draw, b)
-    return signatures(b.finish({}, {}))["node"]
+    return b.finish({}, {})
+
+
+def signature(*kinds):
+    """Such a node's signature."""
+    return one_node(*kinds).map(lambda graph: signatures(graph)["node"])
 
 
 def _mm(draw, b):
@@ -114,17 +119,14 @@ _MAKERS = {
 }
 
 
-@st.composite
-def squares(draw):
+def squares():
     """A product of a square matrix with itself."""
-    b = GraphBuilder()
-    _square(draw, b)
-    return signatures(b.finish({}, {}))["node"]
+    return signature("square")
 
 
 @st.composite
-def readers_of_one_tensor(draw):
-    """Two or three nodes that read one tensor as their operand 0."""
+def graphs_of_readers(draw):
+    """A graph of two or three nodes that read one tensor as their operand 0."""
     b = GraphBuilder()
     if draw(st.booleans()):
         n, co, ci, out = (draw(st.integers(1, 4)) for _ in range(4))
@@ -133,14 +135,19 @@ def readers_of_one_tensor(draw):
         w, x = b.input("w", (co, ci, 3, 1)), b.input("x", (n, ci, 2 * out + 1, 2))
         b.apply("convolution_backward_input", grad, w, name="0", extents={"y": 2 * out + 1, "x": 2}, **attrs)
         b.apply("convolution_backward_weight", grad, x, name="1", extents={"dy": 3, "dx": 1}, **attrs)
-        return list(signatures(b.finish({}, {})).values())
+        return b.finish({}, {})
     i, j, k = draw(EXTENT), draw(EXTENT), draw(EXTENT)
     x = b.input("x", (i, k))
     b.apply("mm", x, b.input("b", (k, j)), name="0")
     b.apply("mm", x, b.input("c", (i, j)), name="1", transpose_a=True)
     if draw(st.booleans()):
         b.apply("mul", x, b.input("d", (k,)), name="2", dims=(1,))
-    return list(signatures(b.finish({}, {})).values())
+    return b.finish({}, {})
+
+
+def readers_of_one_tensor():
+    """The signatures of such nodes."""
+    return graphs_of_readers().map(lambda graph: list(signatures(graph).values()))
 
 
 def some_strategies(draw, node, ways):

@@ -1,67 +1,80 @@
 """Cost tables = element masks, on any extents, windows, reshapes, replication, `*` and shared fetches."""
 
 import math
+from dataclasses import replace
 from itertools import combinations, product
 
 import pytest
 from hypothesis import given, settings, strategies as st
 
 from planner.graph import GraphBuilder
-from planner.layout import Ways, signatures
+from planner.layout import REPLICATE, Ways, signatures
+from planner.plans.plan import Plan
 from planner.search.costs import volumes
 from planner.search.costs.cost import FetchCost, StoreCost
 from planner.search.costs.domains import layouts_domain, strategies_domain
 from planner.search.costs.volumes import operand_need
-from tests.search import oracle
+from tests.cross.masks import ITEM, Recount
 from tests.search.samples import (
     WAYS,
     all_layouts,
     all_strategies,
-    readers_of_one_tensor,
-    signature,
+    graphs_of_readers,
+    one_node,
     some_layouts,
     some_strategies,
-    squares,
 )
 
 
-@given(st.data())
-@settings(max_examples=150, deadline=None)
-def test_fetch_of_one_operand(data):
-    node, ways = data.draw(signature()), data.draw(WAYS)
-    operand = data.draw(st.integers(0, len(node.shapes) - 1))
-    shape = node.shapes[operand]
-    strategies = strategies_domain(node, ways, some_strategies(data.draw, node, ways))
-    layouts = layouts_domain(shape, ways, some_layouts(data.draw, shape, ways))
-    table = FetchCost(shape, ((operand_need(node, operand),),)).table([strategies], layouts)
-    expected = [
-        [oracle.fetched(shape, [(node, operand, s)], layout, ways) for layout in layouts.states]
-        for s in strategies.states
-    ]
-    assert table.tolist() == expected
+def recount(graph, ways, strategies, layouts):
+    """What counts a plan of whose tensors all but these are everywhere."""
+    everywhere = dict.fromkeys(graph.tensors, (REPLICATE,) * len(ways))
+    return Recount(Plan(graph, 0, ways, everywhere | layouts, strategies))
 
 
-@given(st.data())
-@settings(max_examples=80, deadline=None)
-def test_one_tensor_through_two_operands_is_one_need(data):
-    node, ways = data.draw(squares()), data.draw(WAYS)
-    shape = node.shapes[0]
+def fetched(graph, ways, strategies, name, layout):
+    """Elements of a tensor that are fetched, counted one by one; those that lie everywhere are not."""
+    counting = recount(graph, ways, strategies, {name: layout})
+    for node in graph.nodes:
+        counting.reads(node)
+    counting.fetch()
+    return counting.matrix.sum() // ITEM["float32"]
+
+
+def stored(graph, ways, strategies, name, layout):
+    """Elements that are moved to store a result, counted one by one."""
+    counting = recount(graph, ways, strategies, {name: layout})
+    counting.stores(graph.nodes[0], [name])
+    return counting.matrix.sum() // ITEM["float32"]
+
+
+def check(data, graph, name, cost, count):
+    """Expect a table to say of a few strategies and layouts what is counted."""
+    ways, shape, (node,) = data.draw(WAYS), graph.tensors[name].shape, signatures(graph).values()
     strategies = strategies_domain(node, ways, some_strategies(data.draw, node, ways))
     layouts = layouts_domain(shape, ways, some_layouts(data.draw, shape, ways))
-    needs = tuple(dict.fromkeys(operand_need(node, operand) for operand in (0, 1)))
-    table = FetchCost(shape, (needs,)).table([strategies], layouts)
-    expected = [
-        [oracle.fetched(shape, [(node, 0, s), (node, 1, s)], layout, ways) for layout in layouts.states]
-        for s in strategies.states
-    ]
-    assert table.tolist() == expected
+    expected = [[count(graph, ways, {"node": s}, name, layout) for layout in layouts.states] for s in strategies.states]
+    assert cost.table([strategies], layouts).tolist() == expected
+
+
+@pytest.mark.parametrize("kinds", [(), ("square",)])
+@given(data=st.data())
+@settings(max_examples=120, deadline=None)
+def test_fetch_of_one_tensor(kinds, data):
+    """Which is one need through two operands."""
+    graph = data.draw(one_node(*kinds))
+    inputs, node = graph.nodes[0].inputs, signatures(graph)["node"]
+    name = data.draw(st.sampled_from(inputs))
+    needs = dict.fromkeys(operand_need(node, n) for n, other in enumerate(inputs) if other == name)
+    check(data, graph, name, FetchCost(graph.tensors[name].shape, (tuple(needs),)), fetched)
 
 
 @given(st.data())
 @settings(max_examples=80, deadline=None)
 def test_fetch_shared_by_a_backward_group(data):
-    ways = data.draw(WAYS)
-    nodes = data.draw(readers_of_one_tensor())
+    ways, graph = data.draw(WAYS), data.draw(graphs_of_readers())
+    graph = replace(graph, nodes=tuple(replace(node, forward="node") for node in graph.nodes))
+    nodes, name = list(signatures(graph).values()), graph.nodes[0].inputs[0]
     shape = nodes[0].shapes[0]
     strategies = [strategies_domain(node, ways, some_strategies(data.draw, node, ways)) for node in nodes]
     layouts = layouts_domain(shape, ways, some_layouts(data.draw, shape, ways))
@@ -75,20 +88,15 @@ def test_fetch_shared_by_a_backward_group(data):
             for size in range(1, len(nodes) + 1)
             for group in combinations(numbers, size)
         )
-        readers = [(nodes[n], 0, strategies[n].states[states[n]]) for n in numbers]
-        assert total.tolist() == [oracle.fetched(shape, readers, layout, ways) for layout in layouts.states]
+        chosen = {f"{n}": strategies[n].states[states[n]] for n in numbers}
+        assert total.tolist() == [fetched(graph, ways, chosen, name, layout) for layout in layouts.states]
 
 
 @given(st.data())
 @settings(max_examples=150, deadline=None)
 def test_store(data):
-    node, ways = data.draw(signature()), data.draw(WAYS)
-    shape = node.outputs[0]
-    strategies = strategies_domain(node, ways, some_strategies(data.draw, node, ways))
-    layouts = layouts_domain(shape, ways, some_layouts(data.draw, shape, ways))
-    table = StoreCost(node, 0).table([strategies], layouts)
-    expected = [[oracle.moved(node, 0, s, layout, ways) for layout in layouts.states] for s in strategies.states]
-    assert table.tolist() == expected
+    graph = data.draw(one_node())
+    check(data, graph, graph.nodes[0].outputs[0], StoreCost(signatures(graph)["node"], 0), stored)
 
 
 @pytest.mark.parametrize("rows", [1 << 12, (1 << 15) - 8, 1 << 15, 1 << 18])
