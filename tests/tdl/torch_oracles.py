@@ -9,6 +9,7 @@ import torch
 from torch.nn import functional
 
 from tdl.catalog.elementwise import BINARY, BITS, MASKS, OPERATORS, UNARY
+from tdl.operator import named
 
 
 def spread(b, a, dims):
@@ -61,20 +62,15 @@ def binary_gradient_of(forward):
     return oracle
 
 
+FUNCTIONAL = ("gelu", "hardsigmoid", "hardswish", "leaky_relu", "silu", "softplus", "softsign")
 UNARY_ORACLES = {
     **{name: getattr(torch, name) for name in UNARY if hasattr(torch, name)},
     "cbrt": lambda x: torch.sign(x) * torch.abs(x) ** (1 / 3),
     "clamp": lambda x, min=None, max=None: torch.clamp(x, min, max),
     "elu": lambda x, alpha=1.0, scale=1.0: torch.ops.aten.elu(x, alpha, scale),
-    "gelu": functional.gelu,
-    "hardsigmoid": functional.hardsigmoid,
-    "hardswish": functional.hardswish,
+    **{name: getattr(functional, name) for name in FUNCTIONAL},
     "hardtanh": lambda x, min=-1.0, max=1.0: functional.hardtanh(x, min, max),
-    "leaky_relu": functional.leaky_relu,
     "log_sigmoid": functional.logsigmoid,
-    "silu": functional.silu,
-    "softplus": functional.softplus,
-    "softsign": functional.softsign,
 }
 SCALAR_ORACLES = {
     "add_scalar": lambda a, value: a + value,
@@ -150,6 +146,10 @@ def _others(x, dims):
     return tuple(dim for dim in range(x.ndim) if dim not in dims)
 
 
+def over(function):
+    return lambda x, dims: function(x, dims)
+
+
 def products(x, dims):
     for dim in sorted(dims, reverse=True):
         x = x.prod(dim)
@@ -196,14 +196,8 @@ def slice_backward(grad, dim, start, step, extents):
     return torch.slice_scatter(zeros, grad, dim, start, start + (length - 1) * step + 1, step)
 
 
-LOSS_ORACLES = {
-    "mse_loss": functional.mse_loss,
-    "l1_loss": functional.l1_loss,
-    "smooth_l1_loss": functional.smooth_l1_loss,
-    "binary_cross_entropy": functional.binary_cross_entropy,
-    "binary_cross_entropy_with_logits": functional.binary_cross_entropy_with_logits,
-    "kl_div": functional.kl_div,
-}
+LOSSES = ("mse_loss", "l1_loss", "smooth_l1_loss", "binary_cross_entropy", "binary_cross_entropy_with_logits", "kl_div")
+LOSS_ORACLES = {name: getattr(functional, name) for name in LOSSES}
 
 
 def loss(function):
@@ -344,6 +338,8 @@ def adam_like(optimizer, **names):
 ADAM = ("exp_avg", "exp_avg_sq", "step")
 
 ORACLES = {
+    **named(expand, attention, reshape, im2col, col2im, extreme_backward, normalize, normalize_backward_weights),
+    **named(rms_norm, rms_norm_backward, rotary, expert_slots, slice_backward, diagonal_backward, index_of),
     **{name: getattr(torch, name) for name in ("relu", "sigmoid", "tanh", "exp", "log", "neg")},
     **{name: spreading(getattr(torch, name)) for name in ("add", "sub", "mul", "div")},
     **{name: getattr(torch.ops.aten, name) for name in ("sigmoid_backward", "tanh_backward")},
@@ -360,15 +356,11 @@ ORACLES = {
     "max_pool2d_with_indices_backward": pool_backward(lambda x, i: x.gather(-1, i[..., None].long())[..., 0]),
     "avg_pool2d": lambda x, **window: windows(x, **window).mean(-1),
     "avg_pool2d_backward": pool_backward(lambda x: x.mean(-1)),
-    "sum": lambda x, dims: torch.sum(x, dims),
     "mean": lambda x, dims, count: torch.mean(x, dims),
-    "amax": lambda x, dims: torch.amax(x, dims),
-    "expand": expand,
     "batch_norm_var": lambda x, mean, count: torch.square(x - spread(mean, x, (1,))).sum((0, 2, 3)) / count,
     "batch_norm": lambda x, mean, var, w, b, eps: functional.batch_norm(x, mean, var, w, b, eps=eps),
     "batch_norm_backward_reduce": lambda *operands, eps: normalize_backward_weights(*operands, (1,), (1,), eps),
     "sum_exp": lambda x, maximum, dim: torch.exp(x - maximum.unsqueeze(dim)).sum(dim),
-    "attention": attention,
     "biased_attention": lambda query, key, value, bias, **how: attention(query, key, value, bias, **how),
     "cross_entropy": lambda x, maximum, total, labels, count, dim: (
         (torch.log(total) + maximum - (x * classes(labels, x.shape[dim], dim)).sum(dim)).sum() / count
@@ -376,7 +368,6 @@ ORACLES = {
     "cross_entropy_backward": lambda x, maximum, total, labels, factor, dim: (
         (torch.exp(x - maximum.unsqueeze(dim)) / total.unsqueeze(dim) - classes(labels, x.shape[dim], dim)) * factor
     ),
-    "reshape": reshape,
     "unbind": lambda x, dim, n: torch.unbind(x, dim),
     "stack": lambda *tensors, dim: torch.stack(tensors, dim),
     "cast": lambda x, dtype: x.to(getattr(torch, dtype)).double(),
@@ -385,36 +376,24 @@ ORACLES = {
     ),
     "convolution_backward_input": convolution_backward(0),
     "convolution_backward_weight": convolution_backward(1),
-    "im2col": im2col,
-    "col2im": col2im,
     "adamw": adam_like(torch.optim.AdamW, decay="weight_decay"),
     "rmsprop": stepped(torch.optim.RMSprop, ("square_avg",)),
     "adagrad": stepped(torch.optim.Adagrad, ("sum",)),
     "bmm": lambda a, b, transpose_a, transpose_b: torch.bmm(a.mT if transpose_a else a, b.mT if transpose_b else b),
     "grouped_mm": long(grouped_product),
     "grouped_mm_backward": long(grouped_outer_product),
-    "amin": lambda x, dims: torch.amin(x, dims),
     "prod": products,
-    "any": lambda mask, dims: torch.any(mask, dims),
-    "all": lambda mask, dims: torch.all(mask, dims),
     "var": lambda x, mean, dims, count: ((x - spread(mean, x, _others(x, dims))) ** 2).sum(dims) / count,
     "var_backward": lambda grad, x, mean, dims, count: gradient_of(
         lambda x, mean: ((x - spread(mean, x, _others(x, dims))) ** 2).sum(dims) / count, (0,)
     )(grad, x, mean),
     "count_extremes": lambda x, extreme, dims: (x == spread(extreme, x, _others(x, dims))).sum(dims),
-    "extreme_backward": extreme_backward,
     "cumsum": lambda x, dim, reverse: x.flip(dim).cumsum(dim).flip(dim) if reverse else x.cumsum(dim),
-    "normalize": normalize,
-    "normalize_backward_weights": normalize_backward_weights,
     "mean_square": lambda x, count: x.square().mean(-1),
-    "rms_norm": rms_norm,
     "rms_norm_backward_weight": lambda grad, x, square, eps: gradient_of(rms_norm, (2,))(
         grad, x, square, torch.ones(x.shape[-1:], dtype=x.dtype), eps=eps
     ),
     "rms_norm_backward_sum": lambda grad, x, weight: (grad * weight * x).sum(-1),
-    "rms_norm_backward": rms_norm_backward,
-    "rotary": rotary,
-    "expert_slots": expert_slots,
     "dispatch": lambda x, slots, capacity, extents: torch.einsum(
         "bskh,bskec->bech", x, places(slots, extents["e"], capacity)
     ),
@@ -430,21 +409,17 @@ ORACLES = {
     **{f"{name}_backward": gradient_of(loss(function), (0, 1)) for name, function in LOSS_ORACLES.items()},
     "permute": lambda x, dims: x.permute(dims),
     "cat": lambda *tensors, dim, sizes: torch.cat(tensors, dim),
-    "select": torch.select,
     "select_backward": backward_into(torch.select),
     "slice": sliced,
-    "slice_backward": slice_backward,
     "constant_pad_nd": pad,
     "flip": lambda x, dims, sizes: torch.flip(x, dims),
     "diagonal": lambda x, dim1, dim2: torch.diagonal(x, 0, dim1, dim2),
-    "diagonal_backward": diagonal_backward,
     "embedding": long(lambda weight, indices: functional.embedding(indices, weight)),
     "embedding_dense_backward": long(embedding_backward),
     "index_select": long(lambda x, indices, dim: torch.index_select(x, dim, indices)),
     "index_select_backward": long(backward_into(lambda x, indices, dim: torch.index_select(x, dim, indices))),
     "gather": long(lambda x, indices, dim: torch.gather(x, dim, indices)),
     "gather_backward": long(backward_into(lambda x, indices, dim: torch.gather(x, dim, indices))),
-    "index_of": index_of,
     "arange": lambda start, step, extents: start + step * torch.arange(extents["i"]),
     **UNARY_ORACLES,
     **SCALAR_ORACLES,
@@ -459,6 +434,8 @@ ORACLES = {
         for name, function in BINARY_ORACLES.items()
         if f"{name}_backward" in OPERATORS
     },
+    **{name: getattr(torch, name) for name in ("select", "lerp", "tril", "triu")},
+    **{name: over(getattr(torch, name)) for name in ("sum", "amax", "amin", "any", "all")},
     **{name: getattr(torch, name) for name in (*MASKS, *BITS) if not name.endswith("_scalar")},
     **{f"bitwise_{name}_scalar": scalar(f"bitwise_{name}") for name in ("and", "or", "xor")},
     "where": lambda mask, a, b, dims=None: torch.where(spread(mask, a if a.ndim else b, dims) != 0, a, b),
@@ -467,8 +444,5 @@ ORACLES = {
     "stop_gradient": lambda x: x,
     "topk": lambda x, k, dim, largest=True, nan_first=False: tuple(torch.topk(x, k, dim, largest)),
     "masked_fill": lambda x, mask, value, dims=None: x.masked_fill(spread(mask, x, dims) != 0, value),
-    "lerp": torch.lerp,
-    "tril": torch.tril,
-    "triu": torch.triu,
     "causal_mask": lambda x, value: x.masked_fill(torch.ones(x.shape[-2:]).triu(1) != 0, value),
 }
