@@ -46,25 +46,18 @@ def test_every_device_is_found_by_its_name_and_identity(name):
         assert {kind.nvlinks.direct, kind.nvlinks.switched or kind.nvlinks.direct} <= set(reading.link_types())
 
 
+OF_EIGHT = (
+    *("p2.8xlarge", "p2.8xlarge-halves", "pcie-8x-gtx1080", "pcie-8x-rtx4090", "dgx-1-p100", "dgx-1-v100", "dgx-a100"),
+    *("p4d.24xlarge", "hgx-h100", "hgx-h200", "mi300x-platform", "p6-b200.48xlarge"),
+)
 COUNTS = {
-    "p2.8xlarge": 8,
-    "p2.8xlarge-halves": 8,
+    **dict.fromkeys(OF_EIGHT, 8),
     "p2.16xlarge": 16,
-    "pcie-8x-gtx1080": 8,
-    "pcie-8x-rtx4090": 8,
-    "dgx-1-p100": 8,
-    "dgx-1-v100": 8,
-    "p4d.24xlarge": 8,
-    "hgx-h100": 8,
-    "hgx-h200": 8,
-    "mi300x-platform": 8,
-    "p6-b200.48xlarge": 8,
     "p6-b200-nodes-4": 32,
     "p4d-nodes-2": 16,
     "p4d-nodes-16": 128,
     "hgx-h100-nodes-2": 16,
     "hgx-h100-nodes-16": 128,
-    "dgx-a100": 8,
     "dgx-a100-pod-20": 160,
     "uniform-1": 1,
     "uniform-16": 16,
