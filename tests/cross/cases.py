@@ -10,13 +10,9 @@ from planner.models.layers import classify, convolution, linear
 from planner.plans.plan import Plan
 from planner.plans.records import SearchRecord
 from planner.search import SearchOptions, search
+from tests.cross import cells
 
-MODELS = {
-    "mlp": ("mlp-2-12", {"batch": 8}),
-    "cnn": ("cnn-5-4", {"batch": 4, "image": 6, "classes": 6}),
-    "wresnet": ("wresnet-14-0.0625", {"batch": 8, "image": 8, "channels": 1, "classes": 10}),
-    "rnn": ("rnn-2-6", {"batch": 4, "unroll": 3, "input_width": 5, "classes": 7}),
-}
+MODELS = {name: cells.MODELS[name] for name in ("mlp", "cnn", "wresnet", "rnn")}
 WAYS = [Ways(factors) for factors in ((2,), (2, 2), (2, 2, 2), (3,), (3, 2), (4, 2))]
 SHARED_WAYS = [
     Ways((2,), (3, 1)),
