@@ -7,20 +7,10 @@ from planner.report.schema import read_reports
 from planner.search import SearchOptions, search
 from tests import cupy_double
 from tests.executor.conftest import Ranks
+from tests.executor.test_execute import NOT_PERMITTED
 
 pytestmark = pytest.mark.mpi
 SHARED = "nccl (ranks 0 and 1 share a GPU, and NCCL needs one for each)"
-APART = """
-from mpi4py import MPI
-from executor import shared_memory
-
-def refuse(address):
-    raise PermissionError(1, "Operation not permitted")
-
-if MPI.COMM_WORLD.rank == 1:
-    shared_memory.map_memory = refuse
-"""
-"""A process that sees no files of other processes, as in a namespace of its own."""
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +75,7 @@ def test_the_best_that_works(plan, tmp_path, case):
 
 
 def test_ranks_that_see_no_processes_of_others(plan, tmp_path):
-    (tmp_path / "apart.py").write_text(APART)
+    (tmp_path / "apart.py").write_text(NOT_PERMITTED)
     options = ("--operators", tmp_path / "apart.py", "--json", tmp_path / "report.json")
     done = execute(plan, "", *options)
     assert (done.returncode, done.stderr) == (0, "")

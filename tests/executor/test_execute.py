@@ -158,6 +158,7 @@ def refuse(address):
 if MPI.COMM_WORLD.rank == 1:
     shared_memory.map_memory = refuse
 """
+"""A process that sees no files of other processes, as in a namespace of its own."""
 
 
 def test_transports_are_chosen_and_told(ranks, plan, tmp_path):
