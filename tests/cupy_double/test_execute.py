@@ -5,20 +5,14 @@ from functools import cache
 
 import pytest
 
-from planner.models import build
 from planner.report.schema import read_reports
-from planner.search import SearchOptions, search
 from tests import cupy_double
 from tests.cross.cases import graph
 from tests.cross.random_plans import random_plan
+from tests.cupy_double.plans import MODELS, saved
 from tests.executor.conftest import Ranks
 
 pytestmark = pytest.mark.mpi
-MODELS = {
-    "mlp": ("mlp-2-32", {"batch": 16, "optimizer": "adam"}),
-    "cnn": ("cnn-3-8", {"batch": 8, "image": 16}),
-    "rnn": ("rnn-1-16", {"batch": 8, "unroll": 3}),
-}
 STEPS = 2
 DOUBLE = {"PYTHONPATH": str(cupy_double.PACKAGE), "CUPY_DOUBLE_REFUSES": "null"}
 LATE = {**DOUBLE, "CUPY_DOUBLE_DELAY": "0.0005"}
@@ -37,10 +31,7 @@ RUNS = {"numpy": ("numpy", "p2p"), "p2p": ("cupy", "p2p"), "ipc": ("cupy", "ipc"
 @pytest.fixture(scope="module")
 def executed(tmp_path_factory):
     folder = tmp_path_factory.mktemp("double")
-    paths = [folder / name for name in MODELS]
-    for path in paths:
-        model, options = MODELS[path.name]
-        search(build(model, **options), SearchOptions(ways=(2,))).save(path)
+    paths = saved(folder, MODELS)
 
     @cache
     def run(name):

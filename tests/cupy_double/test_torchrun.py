@@ -6,19 +6,13 @@ import pytest
 
 pytest.importorskip("torch")
 
-from planner.models import build
 from planner.report.schema import read_reports
-from planner.search import SearchOptions, search
 from tests import cupy_double
+from tests.cupy_double.plans import MODELS, saved
 from tests.executor_torch.test_torchrun import own_lines, run
 
-MODELS = {
-    "mlp": ("mlp-2-32", {"batch": 16, "optimizer": "adam"}),
-    "cnn": ("cnn-3-8", {"batch": 8, "image": 16}),
-    "rnn": ("rnn-1-16", {"batch": 8, "unroll": 3}),
-    "wide": ("mlp-2-512", {"batch": 512}),
-}
-"""Messages of the last are too large for sockets."""
+WIDE = {"wide": ("mlp-2-512", {"batch": 512})}
+"""Its messages are too large for sockets."""
 
 ON_DOUBLE = {"backend": "cupy", "kernels": "arrays"}
 DELAYS = {"arrays": "0", "late arrays": "0.0005", "torch": "0"}
@@ -27,12 +21,7 @@ DELAYS = {"arrays": "0", "late arrays": "0.0005", "torch": "0"}
 
 @pytest.fixture(scope="module")
 def plans(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("torchrun")
-    paths = [folder / name for name in MODELS]
-    for path in paths:
-        model, options = MODELS[path.name]
-        search(build(model, **options), SearchOptions(ways=(2,))).save(path)
-    return paths
+    return saved(tmp_path_factory.mktemp("torchrun"), MODELS | WIDE)
 
 
 def execute(plans, options, refused="null", delay="0"):
