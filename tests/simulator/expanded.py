@@ -159,7 +159,6 @@ class Rank:
         steps = whole.schedule[self.stage]
         last = whole.job.micro_batches - 1
         ends = WEIGHTS if whole.split else BACKWARD
-        reductions = None
         for number, step in enumerate(steps):
             needed = _needed(self.stage, step, whole.grid.stages, whole.parallel.chunks)
             if needed is not None:
@@ -170,13 +169,9 @@ class Rank:
             yield from self._step(number, step, reduces=step.phase == ends and step.micro_batch == last)
             key = self.stage, step.phase, step.micro_batch, step.chunk, self.replica, self.worker
             whole.done[key].succeed(self.environment.now)
-        reductions = self._reductions()
-        if reductions:
+        if reductions := [event for event in self.exchanges if not event.processed]:
             yield self.environment.all_of(reductions)
         whole.ends[self.rank] = self.environment.now
-
-    def _reductions(self):
-        return [event for event in self.exchanges if not event.processed]
 
     def _step(self, number, step, *, reduces):
         """One phase of a chunk for a micro-batch."""
