@@ -20,6 +20,7 @@ from simulator.simulation import simulated
 from tests.cross.cases import WAYS, graph
 from tests.cross.random_plans import random_plan
 from tests.simulator.programs import compute, fetch, program, send, star, wait
+from tests.topologies.test_collectives import DEVICE
 from topologies import load_topology, parse_topology
 
 LIBRARY = Switches(library=True)
@@ -145,22 +146,16 @@ def test_workers_get_the_same_bytes_either_way(model, ways):
     assert set(together.timeline.operations) == moving
 
 
-TWO_NODES = """
+TWO_NODES = f"""
 format: topology/2
 name: two-nodes
 description: two nodes of four
-device_types:
-  - name: d
-    peak_flop_per_s: {float32: 1.0e12}
-    memory_bytes: 16.0e9
-    memory_bandwidth_bytes_per_s: 1.0e15
-    efficiency: {matmul: 1, convolution: 1, reduction: 1, elementwise: 1, other: 1}
-    launch_latency_s: 0
-devices: [{name: node*2/gpu*4, type: d}]
-switches: [{name: node*2/switch}]
+{DEVICE}
+devices: [{{name: node*2/gpu*4, type: d}}]
+switches: [{{name: node*2/switch}}]
 links:
-  - {ends: [node*2/gpu*4, node*2/switch], bandwidth_bytes_per_s: 100.0e9, direction: each, latency_s: 0}
-  - {ends: [node0/switch, node1/switch], bandwidth_bytes_per_s: 10.0e9, direction: each, latency_s: 0}
+  - {{ends: [node*2/gpu*4, node*2/switch], bandwidth_bytes_per_s: 100.0e9, direction: each, latency_s: 0}}
+  - {{ends: [node0/switch, node1/switch], bandwidth_bytes_per_s: 10.0e9, direction: each, latency_s: 0}}
 """
 
 
