@@ -36,9 +36,9 @@ def _clock_of_events(
     event: Callable[[], Any], elapsed_ms: Callable[[Any, Any], Any], wait: Callable[[], None]
 ) -> Clock:
     def mark() -> Any:
-        made = event()
-        made.record()
-        return made
+        recorded = event()
+        recorded.record()
+        return recorded
 
     return Clock(mark, lambda first, second: float(elapsed_ms(first, second)) * MILLISECOND, wait)
 

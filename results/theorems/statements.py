@@ -49,7 +49,7 @@ RISE = "no step costs less than the one before"
 BEST = "the recursion is optimal"
 ONE_CUT = "DP over breadth-first levels finds the optimum"
 NO_WORSE = "the recursion is no worse than one k-way step"
-FOUND = "aligned tilings are the strategies TDL finds"
+STRATEGIES = "aligned tilings are the strategies TDL finds"
 
 S, S_R = {"replicate": False}, {"replicate": True}
 """What may be stored, as those who draw are told."""
@@ -132,8 +132,8 @@ STATEMENTS = (
     Statement(
         LEVELS, ONE_CUT, "two devices, R, C and r", True, partial(trials.levels_are_elimination, tilings="RCr"), 60
     ),
-    Statement(ALIGNED, FOUND, "einsum", True, trials.aligned_are_strategies, 60),
-    Statement(ALIGNED, FOUND, "windows", False, trials.aligned_are_strategies_of_windows, 9),
+    Statement(ALIGNED, STRATEGIES, "einsum", True, trials.aligned_are_strategies, 60),
+    Statement(ALIGNED, STRATEGIES, "windows", False, trials.aligned_are_strategies_of_windows, 9),
     Statement(PLACED, "steps and levels have the same total", "bytes moved, S,R", True, trials.levels_add_up),
     Statement(PLACED, "a step's cost is what crosses its level", "bytes moved, S", False, trials.step_is_level),
     Statement(
