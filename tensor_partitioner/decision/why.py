@@ -241,7 +241,10 @@ def ranked(
     rows.sort(key=lambda row: (row.needed_bytes * margin > row.capacity_bytes, not row.fits))
     transformer = transformer_of(graph)
     heads = None if transformer is None else transformer.heads
-    return tuple(_with_why(row, rows, heads) for row in rows)
+    for place, row in enumerate(rows):
+        if place or not row.fits:
+            rows[place] = replace(row, why=why(row, rows[0], heads) + why_searched(row, rows))
+    return tuple(rows)
 
 
 def _candidate(name: str, kind: str, bound_s: float, projection: Projection, model: ModelFacts) -> RankedCandidate:
@@ -261,9 +264,3 @@ def _candidate(name: str, kind: str, bound_s: float, projection: Projection, mod
         sent_bytes=dict(projection.sent_bytes),
         **{name: getattr(projection, name) for name in OF_THE_STEP},
     )
-
-
-def _with_why(row: RankedCandidate, rows: Sequence[RankedCandidate], heads: int | None) -> RankedCandidate:
-    if row is rows[0] and row.fits:
-        return row
-    return replace(row, why=why(row, rows[0], heads) + why_searched(row, rows))
