@@ -29,11 +29,20 @@ LEAST = 12  # least width of a column of names
 
 
 class FittedTable(Table):
-    """A table whose first `keys` columns identify its rows. A table that is too wide is split into parts."""
+    """A table whose first `keys` columns identify its rows. A table that is too wide is split into parts.
 
-    def __init__(self, title: str | None, keys: int, *, show_header: bool = True) -> None:
-        super().__init__(title=title, title_justify="left", title_style="bold", show_header=show_header)
+    Columns whose headings are in `left` are left-aligned, the others right-aligned.
+    """
+
+    def __init__(
+        self, title: str | None, columns: Sequence[str], rows: Iterable[Sequence[str]], keys: int, left: Sequence[str]
+    ) -> None:
+        super().__init__(title=title and printable(title), title_justify="left", title_style="bold")
         self.keys = keys
+        for heading in columns:
+            self.add_column(printable(heading), justify="left" if heading in left else "right", overflow="fold")
+        for row in rows:
+            self.add_row(*map(printable, row))
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Yield the table if it fits, else its parts."""
@@ -139,16 +148,6 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text)
 
 
-def _filled(
-    result: FittedTable, columns: Sequence[str], rows: Iterable[Sequence[str]], left: Sequence[str]
-) -> FittedTable:
-    for heading in columns:
-        result.add_column(printable(heading), justify="left" if heading in left else "right", overflow="fold")
-    for row in rows:
-        result.add_row(*map(printable, row))
-    return result
-
-
 def table(
     title: str | None,
     columns: Sequence[str],
@@ -161,13 +160,13 @@ def table(
 
     The first `keys` columns identify a row. If the table is too wide, each of its parts repeats them.
     """
-    return _filled(FittedTable(title and printable(title), keys), columns, rows, left=(columns[0], *text))
+    return FittedTable(title, columns, rows, keys, left=(columns[0], *text))
 
 
 def facts(title: str, rows: Iterable[tuple[str, str]]) -> Table:
     """Return a table of names and values."""
-    result = FittedTable(printable(title), 1, show_header=False)
-    _filled(result, ("", ""), rows, left=("",))
+    result = FittedTable(title, ("", ""), rows, 1, left=("",))
+    result.show_header = False
     result.columns[1].max_width = TEXT_WIDTH
     return result
 
