@@ -119,8 +119,7 @@ class _Trees:
 
     def _grown(self, name: str, link: Link | None, below: Mapping[str, list[tuple[str, Link]]]) -> TreeNode:
         children = [self._grown(other, to, {**below, name: []}) for other, to in below.get(name, ())]
-        for node, links in self._outward.pop(name, {}).items():
-            children.append(self._whole(node, links))
+        children += [self._whole(node, links) for node, links in self._outward.pop(name, {}).items()]
         return self._node(name, [] if link is None else [link], children)
 
     def _whole(self, node: str, links: Sequence[Link]) -> TreeNode:
