@@ -190,11 +190,8 @@ class Calibration:
         for path, plan in zip(self.paths, plans, strict=True):
             require_size(str(path), plan.workers, self.ranks)
             load_called(path, plan.graph, self.options["operator_files"])
-        if self.options["only_plans"]:
-            return plans
-        return [
-            planner.plan(planner.model(name, **options), workers=self.ranks.size) for name, options in probes
-        ] + plans
+        models = [planner.model(name, **options) for name, options in probes if not self.options["only_plans"]]
+        return [*(planner.plan(model, workers=self.ranks.size) for model in models), *plans]
 
     def _tell(self, bench: Bench, file: TopologyFile, measured: Timed) -> int:
         """Write the topology file and print a summary, with a warning if the measurements vary too much."""
