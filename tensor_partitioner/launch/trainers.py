@@ -255,8 +255,7 @@ def _sharded(fields: Fields, pp: int, others: int) -> tuple[int, int | None]:
         raise InputError(f"{fields.path}: data_parallel_replicate_degree: expected 1 with sharding, found {replicas}")
     resharded = (fields.text("parallelism.fsdp_reshard_after_forward") or "default").lower()
     stage = 2 if resharded == "never" or (resharded == "default" and pp > 1) else 3
-    shards = int(shard) if shard.isdecimal() else None
-    devices = None if shards is None else shards * replicas * others
+    devices = int(shard) * replicas * others if shard.isdecimal() else None
     return 0 if shard == "1" and _degree(fields, "context") == 1 else stage, devices
 
 
