@@ -275,17 +275,14 @@ def _model(fields: Fields, tp: int) -> tuple[str, dict[str, object]]:
     }  # fmt: skip
     gated = fields.switch("swiglu", "quick-geglu") or fields.text("glu-activation") is not None
     rotary = "rope" in (fields.text("position-embedding-type") or "") or fields.switch("use-rotary-position-embeddings")
-    if not (
-        gated or rotary or experts or groups or hidden not in {None, 4 * width} or head not in {None, width // heads}
-    ):
+    head = None if head == width // heads else head
+    if not (gated or rotary or experts or groups or head or hidden not in {None, 4 * width}):
         flash = fields.switch("use-flash-attn") or fields.text("transformer-impl") != "local"
-        return f"transformer-{layers}-{width}", options | {
-            "flash": flash,
-            "dropout": fields.share("hidden-dropout", 0.1),
-        }
+        options |= {"flash": flash, "dropout": fields.share("hidden-dropout", 0.1)}
+        return f"transformer-{layers}-{width}", options
     wide = -(-8 * width // 3 // 64) * 64 if gated else 4 * width
     options |= {"groups": groups or heads, "hidden": hidden or wide, "gated": gated}
-    options |= {"head_size": head} if head not in {None, width // heads} else {}
+    options |= {"head_size": head} if head else {}
     if experts is not None:
         chosen, own = fields.whole("moe-router-topk") or 2, fields.whole("moe-ffn-hidden-size")
         options |= {"experts": experts, "chosen_experts": chosen} | ({"hidden": own} if own else {})
