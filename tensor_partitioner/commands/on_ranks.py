@@ -108,9 +108,8 @@ def command_main(command: click.Command, ranks: Cluster, args: Sequence[str] | N
         context = agree(ranks, lambda: _parsed(command, sys.argv[1:] if args is None else args))
         options = {} if context is None else context.params
         flags = {max(option.opts, key=len): option.name for option in command.params if option.name in options}
-        require_alike(
-            ranks, {"--help": _plain(context is None), **{flag: _plain(options[name]) for flag, name in flags.items()}}
-        )
+        told = {flag: _plain(options[name]) for flag, name in flags.items()}
+        require_alike(ranks, {"--help": _plain(context is None), **told})
         if context is None:
             return 0
         hear_of_each_other(ranks, context.params["heartbeat"])
