@@ -73,13 +73,12 @@ stack_option = click.option("--stack", type=StackType(OURS), metavar=StackType.n
 memory_option = click.option("--memory-report", is_flag=True, help=MEMORY_HELP)
 
 
-def named(source: str, options: Mapping[str, Any]) -> dict[str, Any]:
+def named(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return a command's options with `--recompute` and `--micro-batches` moved into `parallel`."""
-    options = dict(options)
-    if options["parallel"] is not None and options["recompute"] is not None:
-        kind = next(name for name, spelled in RECOMPUTE.items() if spelled == options["recompute"])
-        if options["parallel"].recompute == "none":
-            options |= {"parallel": replace(options["parallel"], recompute=kind)}
+    options, parallel, recompute = dict(options), options["parallel"], options["recompute"]
+    if parallel is not None and parallel.recompute == "none" and recompute is not None:
+        kind = next(name for name, spelled in RECOMPUTE.items() if spelled == recompute)
+        options["parallel"] = replace(parallel, recompute=kind)
     return options | _counted(options)
 
 

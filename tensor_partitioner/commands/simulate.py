@@ -103,7 +103,7 @@ def predicted(
         reason = f"{source} is a saved plan, which is not searched again"
         refuse_others(context, reason, allowed=(*SIMULATING, PRICED))
     source, options = launched(source, options, is_fixed=True)
-    options = named(source, options)
+    options = named(options)
     stack = stack_of(source, options)
     _check_stack(context, stack)
     return source, options, stack, _simulated(source, options) if stack == OURS else projected(source, options, stack)
