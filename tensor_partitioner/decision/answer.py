@@ -16,7 +16,6 @@ from simulator.projection.result import Projection
 from tensor_partitioner import display
 from tensor_partitioner.decision.record import (
     COVERAGE,
-    Anchor,
     Decision,
     RankedCandidate,
     memory_risk,
@@ -107,8 +106,10 @@ def facts(decision: Decision) -> Iterator[tuple[str, str]]:
     used = f"{best.utilisation:.1%} MFU ({decision.model.dtype})"
     yield "step", ", ".join((f"{step} ({band})" if band else step, rate(best), used))
     needed, capacity = (display.quantity(nbytes, "B") for nbytes in (best.needed_bytes, best.capacity_bytes))
-    if decision.anchor is not None:
-        yield "anchored", _anchored(decision.anchor)
+    if (anchor := decision.anchor) is not None:
+        measured, predicted, now = map(display.seconds, (anchor.measured_s, anchor.predicted_s, anchor.anchored_s))
+        factors = f"kernels x{anchor.kernels:.2f}, exchanges x{anchor.exchanges:.2f}, host x{anchor.host:.2f}"
+        yield "anchored", f"the measured step took {measured}, predicted {predicted}, now {now}: {factors}"
     yield "memory", f"{needed} of {capacity} on the fullest device, {spare(decision)}"
     if decision.faster is not None and decision.faster.seconds_per_step * AS_FAST < best.seconds_per_step:
         faster, risk = decision.faster, memory_risk(published_scores(), decision.faster)
@@ -131,15 +132,6 @@ def spare(decision: Decision) -> str:
 def _left(row: RankedCandidate, risk: float) -> str:
     left = f"{display.quantity(row.margin_bytes, 'B')} to spare"
     return f"{left}: too little for {risk:.0%} of published runs" if risk else left
-
-
-def _anchored(anchor: Anchor) -> str:
-    """Return how a measured step corrects the predictions."""
-    measured, predicted, anchored = map(display.seconds, (anchor.measured_s, anchor.predicted_s, anchor.anchored_s))
-    return (
-        f"the measured step took {measured}, predicted {predicted}, now {anchored}: kernels x{anchor.kernels:.2f}, "
-        f"exchanges x{anchor.exchanges:.2f}, host x{anchor.host:.2f}"
-    )
 
 
 def band_of(decision: Decision) -> str:
