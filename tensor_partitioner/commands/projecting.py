@@ -74,20 +74,18 @@ memory_option = click.option("--memory-report", is_flag=True, help=MEMORY_HELP)
 
 
 def named(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a command's options with `--recompute` and `--micro-batches` moved into `parallel`."""
+    """Return a command's options with `--recompute` and `--micro-batches` moved into `parallel`.
+
+    The number of micro-batches becomes their size if it divides the batch.
+    """
     options, parallel, recompute = dict(options), options["parallel"], options["recompute"]
     if parallel is not None and parallel.recompute == "none" and recompute is not None:
         kind = next(name for name, spelled in RECOMPUTE.items() if spelled == recompute)
         options["parallel"] = replace(parallel, recompute=kind)
-    return options | _counted(options)
-
-
-def _counted(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `parallel` with the size of a micro-batch in place of their number, if that divides the batch; else {}."""
     parallel, batch, count = options["parallel"], options["batch"], options["micro_batches"]
     if parallel is None or batch is None or count is None or batch % (parallel.dp * count):
-        return {}
-    return {"parallel": parallel.in_micro_batches(batch, count), "micro_batches": None}
+        return options
+    return options | {"parallel": parallel.in_micro_batches(batch, count), "micro_batches": None}
 
 
 def stack_of(source: str, options: Mapping[str, Any]) -> str:
