@@ -50,14 +50,13 @@ from tensor_partitioner.decision.sources import (
     degrees_of,
     is_alike,
     plan_named,
-    require_few,
     source_of,
 )
 from tensor_partitioner.decision.why import AS_FAST, Projected, left_open, machine_facts, model_facts, ranked, verdict
 from tensor_partitioner.plan_search import PlanSearch
 from tensor_partitioner.projection import Work, project_plan, project_source, simulated_step
 from tensor_partitioner.replicas import Inner, Source
-from topologies import Machine
+from topologies import Machine, TopologyError
 
 
 def weights_by_split(plan: Plan) -> str:
@@ -71,6 +70,9 @@ def weights_by_split(plan: Plan) -> str:
     shares = [(split, f"{size / sizes.total():.0%}") for split, size in sizes.most_common(2)]
     return ", ".join(f"{share} {split}" for split, share in shares if share != "0%").replace("%", "% of weights", 1)
 
+
+MOST_DEVICES = 1 << 16
+"""Largest machine. Pricing collectives rank by rank would take long on a larger one."""
 
 BUDGET_S = 30.0
 MOST_SAMPLES = 4096
@@ -113,7 +115,11 @@ def decide(  # noqa: PLR0913 -- keyword settings
     runs = None if engine is None else engine_named(engine)
     stack = stack or (STACK if runs is None else runs.stack)
     whole = cluster(machine)
-    require_few(whole)
+    if whole.devices > MOST_DEVICES:
+        raise TopologyError(
+            f"{whole.name}: expected at most {MOST_DEVICES} devices to decide for, found {whole.devices}; "
+            "simulate MODEL --parallel takes more"
+        )
     source, samples = source_of(model, whole.built, batch, options)
     stack, begin = stack if is_alike(whole) else OURS, time.monotonic()
     if stack == OURS and measured is not None:

@@ -44,19 +44,6 @@ def hint(dtype: str, device: Device) -> str:
     )
 
 
-MOST_DEVICES = 1 << 16
-"""Largest machine. Pricing collectives rank by rank would take long on a larger one."""
-
-
-def require_few(machine: Cluster) -> None:
-    """Raise a TopologyError if the machine has too many devices for a search."""
-    if machine.devices > MOST_DEVICES:
-        raise TopologyError(
-            f"{machine.name}: expected at most {MOST_DEVICES} devices to decide for, found {machine.devices}; "
-            "simulate MODEL --parallel takes more"
-        )
-
-
 def is_alike(machine: Cluster) -> bool:
     """Return whether one device stands for all of a machine: all have one type, and none is calibrated."""
     specs = {device.spec.name: device.spec for device in machine.built.devices}
