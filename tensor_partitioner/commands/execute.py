@@ -198,8 +198,7 @@ class Execution:
         return plan
 
     def _programs(self, plan: Plan, request: JobRequest) -> RankPrograms:
-        held_out = request.data.held_out if request.evaluate else None
-        metric = None if held_out is None else held_out.metric
+        metric = request.data.held_out.metric if request.evaluate and request.data.held_out else None
         return rank_programs(plan, self.ranks.rank, self.options["prefetch"], metric)
 
     def _tell_done(self, path: Path, request: JobRequest, result: JobResult) -> None:
