@@ -104,20 +104,15 @@ def build(name: str, **options: object) -> Graph:
         if re.fullmatch(family.pattern, re.sub(r"\d+", "1", name), re.ASCII):
             raise GraphError(f"{name}: the numbers in {spelling} must be from 1 to {MOST}, without leading zeros")
     known = ", ".join(_spelled(spelling, family) for spelling, family in FAMILIES.items())
-    hint = _hint(name)
+    word = re.split(r"[^a-z]", name.lower(), maxsplit=1)[0]
+    alike = [known for known in known_names() if word and known.startswith(word)]
+    hint = nearest(name, known_names()) or (f": did you mean {', '.join(alike)}?" if alike else "")
     raise GraphError(f"unknown model {name!r}{f'{hint} The' if hint else '; the'} zoo has {known}")
 
 
 def known_names() -> tuple[str, ...]:
     """Return the example of every family, or all its names if its sizes are published."""
     return tuple(name for family in FAMILIES.values() for name in family.names)
-
-
-def _hint(name: str) -> str:
-    """Return a hint about similar model names: close ones, else those with the same beginning."""
-    word = re.split(r"[^a-z]", name.lower(), maxsplit=1)[0]
-    alike = [known for known in known_names() if word and known.startswith(word)]
-    return nearest(name, known_names()) or (f": did you mean {', '.join(alike)}?" if alike else "")
 
 
 def is_zoo_name(name: str) -> bool:
