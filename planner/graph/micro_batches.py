@@ -165,14 +165,12 @@ class _Sums:
     def total(self, tensor: str) -> str:
         """Accumulate a tensor; return the name of its sum, which is its own unless another node reads the terms."""
         if tensor not in self._totals:
-            self._totals[tensor] = self._accumulated(tensor)
+            total = tensor
+            if not self._adds_up(tensor):
+                total = self._builder.apply("clone", tensor, name=f"{tensor}.total", role="gradient")
+            self._builder.accumulated.append(total)
+            self._totals[tensor] = total
         return self._totals[tensor]
-
-    def _accumulated(self, tensor: str) -> str:
-        if not self._adds_up(tensor):
-            tensor = self._builder.apply("clone", tensor, name=f"{tensor}.total", role="gradient")
-        self._builder.accumulated.append(tensor)
-        return tensor
 
     def _adds_up(self, tensor: str) -> bool:
         """Return True if a tensor's node can accumulate in place, and no other node reads the terms."""
