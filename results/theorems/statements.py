@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from random import Random
 
 from results.theorems import trials
-from results.theorems.trials import Draw
+from results.theorems.trials import Draw, Trial
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +52,16 @@ ONE_CUT = "DP over breadth-first levels finds the optimum"
 NO_WORSE = "the recursion is no worse than one k-way step"
 STRATEGIES = "aligned tilings are the strategies TDL finds"
 
-S, S_R = {"replicate": False}, {"replicate": True}
-"""What may be stored, as those who draw are told."""
+
+def sharded(draw: Callable[..., Trial]) -> Draw:
+    """Return what draws cases in which nothing is replicated."""
+    return partial(draw, replicate=False)
+
+
+def replicated(draw: Callable[..., Trial]) -> Draw:
+    """Return what draws cases in which tensors may be replicated."""
+    return partial(draw, replicate=True)
+
 
 STATEMENTS = (
     Statement(LEMMA, WEIGHTED, "one step, products", True, trials.lemma_2_on_products),
@@ -75,8 +84,8 @@ STATEMENTS = (
     Statement(TOFU_3, ORDER, "bytes moved, digits, windows", False, trials.commutes_windows),
     Statement(TOFU_3, ORDER, "bytes moved, digits, uneven extents", False, trials.commutes_uneven),
     Statement(TOFU_4, ALIKE, "as in Lemma 2, S", True, trials.every_step_chops_alike, 40),
-    Statement(RISING, RISE, "with extra inputs, perceptrons, S", True, partial(trials.steps_rise, **S), 300),
-    Statement(RISING, RISE, "with extra inputs, perceptrons, S,R", False, partial(trials.steps_rise, **S_R), 900),
+    Statement(RISING, RISE, "with extra inputs, perceptrons, S", True, sharded(trials.steps_rise), 300),
+    Statement(RISING, RISE, "with extra inputs, perceptrons, S,R", False, replicated(trials.steps_rise), 900),
     Statement(
         RISING,
         RISE,
@@ -85,14 +94,14 @@ STATEMENTS = (
         trials.steps_rise_between_factorisations,
         4,
     ),
-    Statement(TOFU_5, BEST, "as in Lemma 2, S", True, partial(trials.optimal_in_its_own_account, **S), 60),
-    Statement(TOFU_5, BEST, "as in Lemma 2, S,R", False, partial(trials.optimal_in_its_own_account, **S_R), 60),
+    Statement(TOFU_5, BEST, "as in Lemma 2, S", True, sharded(trials.optimal_in_its_own_account), 60),
+    Statement(TOFU_5, BEST, "as in Lemma 2, S,R", False, replicated(trials.optimal_in_its_own_account), 60),
     Statement(
         TOFU_5,
         BEST,
         "charged as in Lemma 2, bytes moved, S",
         False,
-        partial(trials.optimal_at_its_word, **S),
+        sharded(trials.optimal_at_its_word),
         60,
     ),
     Statement(
@@ -100,7 +109,7 @@ STATEMENTS = (
         BEST,
         "charged as in Lemma 2, bytes moved, S,R",
         False,
-        partial(trials.optimal_at_its_word, **S_R),
+        replicated(trials.optimal_at_its_word),
         60,
     ),
     Statement(
@@ -108,7 +117,7 @@ STATEMENTS = (
         BEST,
         "with extra inputs, bytes moved, S",
         False,
-        partial(trials.optimal_with_extra_inputs, **S),
+        sharded(trials.optimal_with_extra_inputs),
         600,
     ),
     Statement(
@@ -116,11 +125,11 @@ STATEMENTS = (
         BEST,
         "with extra inputs, bytes moved, S,R",
         False,
-        partial(trials.optimal_with_extra_inputs, **S_R),
+        replicated(trials.optimal_with_extra_inputs),
         300,
     ),
-    Statement(TOFU_5, NO_WORSE, "bytes moved, S", True, partial(trials.no_worse_than_one_step, **S), 300),
-    Statement(TOFU_5, NO_WORSE, "bytes moved, S,R", False, partial(trials.no_worse_than_one_step, **S_R), 300),
+    Statement(TOFU_5, NO_WORSE, "bytes moved, S", True, sharded(trials.no_worse_than_one_step), 300),
+    Statement(TOFU_5, NO_WORSE, "bytes moved, S,R", False, replicated(trials.no_worse_than_one_step), 300),
     Statement(
         "Tofu Sec 5.2",
         "a 4-way step is two steps with one choice",
