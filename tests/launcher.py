@@ -65,6 +65,13 @@ def exit_status(command, *arguments, **more):
     return ended.value.code
 
 
+def outcome(capsys, command, *arguments):
+    """Call a command; return its status, and what it prints and says of errors."""
+    ended = exit_status(command, [str(argument) for argument in arguments])
+    shown = capsys.readouterr()
+    return ended, shown.out, shown.err
+
+
 @contextmanager
 def in_one_line(kind, match):
     """Within, an error is raised whose message matches and is of one line."""

@@ -5,13 +5,11 @@ import json
 import tdl
 import tensor_partitioner.commands.operators as cli
 from executor.kernels import KERNELS
-from tests.launcher import exit_status
+from tests.launcher import outcome
 
 
 def run(capsys, *args):
-    ended = exit_status(cli.main, list(args))
-    printed = capsys.readouterr()
-    return ended, printed.out, printed.err
+    return outcome(capsys, cli.main, *args)
 
 
 def test_list_shows_every_operator(capsys, monkeypatch):

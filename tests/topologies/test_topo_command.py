@@ -1,23 +1,19 @@
 """The command `topo`: what it prints, writes and refuses."""
 
 import re
+from functools import partial
 
 import pytest
 
 from tensor_partitioner.commands.topo import main
-from tests.launcher import exit_status
+from tests.launcher import outcome
 from tests.topologies.samples import NCCL, NVLINKS
 from topologies import available, full_text, load_topology, parse_topology
 
 
 @pytest.fixture
 def topo(capsys):
-    def run(*arguments):
-        ended = exit_status(main, [str(argument) for argument in arguments])
-        shown = capsys.readouterr()
-        return ended, shown.out, shown.err
-
-    return run
+    return partial(outcome, capsys, main)
 
 
 def test_show_draws_and_tabulates(topo):

@@ -19,7 +19,7 @@ from planner.graph.rules import RULES
 from tensor_partitioner.commands.operators import main as operators
 from tensor_partitioner.commands.plan import main as plan
 from tensor_partitioner.commands.simulate import main as simulate
-from tests.launcher import exit_status
+from tests.launcher import outcome
 
 OPERATOR = """
 import tdl
@@ -71,34 +71,28 @@ def own(tmp_path, monkeypatch):
             del sys.modules[name]
 
 
-def run(capsys, main, *arguments):
-    ended = exit_status(main, [str(argument) for argument in arguments])
-    shown = capsys.readouterr()
-    return ended, shown.out, shown.err
-
-
 def test_every_command_takes_the_file(own, tmp_path, capsys):
     saved = tmp_path / "plan.json"
-    status, _, error = run(capsys, plan, f"{own}:model", "--operators", own, "--workers", 2, "-o", saved)
+    status, _, error = outcome(capsys, plan, f"{own}:model", "--operators", own, "--workers", 2, "-o", saved)
     assert (status, error) == (0, "")
     assert json.loads(saved.read_text())["graph"]["nodes"][0]["op"] == "thrice"
-    status, _, error = run(capsys, simulate, saved, "--operators", own, "--topo", "uniform-8")
+    status, _, error = outcome(capsys, simulate, saved, "--operators", own, "--topo", "uniform-8")
     assert (status, error) == (0, "")
-    status, out, error = run(capsys, operators, "check", "thrice", "--operators", own, "--backend", "numpy")
+    status, out, error = outcome(capsys, operators, "check", "thrice", "--operators", own, "--backend", "numpy")
     assert (status, error) == (0, "")
     assert "gradient" in out
-    status, out, _ = run(capsys, operators, "list", "--operators", own, "--json")
+    status, out, _ = outcome(capsys, operators, "list", "--operators", own, "--json")
     assert {"thrice"} <= {entry["name"] for entry in json.loads(out)}
 
 
 def test_a_plan_alone_runs_no_file(own, tmp_path, capsys):
     saved = tmp_path / "plan.json"
-    run(capsys, plan, f"{own}:model", "--workers", 2, "-o", saved)
+    outcome(capsys, plan, f"{own}:model", "--workers", 2, "-o", saved)
     for table in TABLES:
         for key in [key for key in table if key in {"thrice", own}]:
             del table[key]
     infer._infer.cache_clear()
-    status, _, error = run(capsys, simulate, saved, "--topo", "uniform-8")
+    status, _, error = outcome(capsys, simulate, saved, "--topo", "uniform-8")
     assert status == 2
     assert "unknown operator 'thrice'" in error
     assert "--operators FILE.py" in error
@@ -112,7 +106,7 @@ def test_a_file_runs_once(own):
 
 def test_a_wrong_operator_of_ones_own_is_found(own, capsys):
     own.write_text(OPERATOR.replace("factor=3.0", "factor=2.0"))
-    status, out, error = run(capsys, operators, "check", "thrice", "--operators", own, "--backend", "numpy")
+    status, out, error = outcome(capsys, operators, "check", "thrice", "--operators", own, "--backend", "numpy")
     assert status == 1
     assert error.startswith("error: operator thrice: gradient of operand 0: derivative along a random direction is ")
     assert error.count("\n") == 1
@@ -141,14 +135,14 @@ def test_a_wrong_file_ends_in_one_line_that_names_it(own, tmp_path, capsys, case
     old, new, message = WRONG[case]
     assert old in OPERATOR
     own.write_text(OPERATOR.replace(old, new, 1))
-    status, out, error = run(capsys, simulate, tmp_path / "none.json", "--operators", own, "--topo", "uniform-8")
+    status, out, error = outcome(capsys, simulate, tmp_path / "none.json", "--operators", own, "--topo", "uniform-8")
     assert (status, out) == (2, "")
     assert re.search(rf"error: .*thrice_operators\.py:{message}", error), error
     assert error.count("\n") == 1
 
 
 def test_a_file_that_is_not_there(tmp_path, capsys):
-    status, _, error = run(capsys, operators, "list", "--operators", tmp_path / "none.py")
+    status, _, error = outcome(capsys, operators, "list", "--operators", tmp_path / "none.py")
     assert status == 2
     assert "none.py: No such file" in error
 
