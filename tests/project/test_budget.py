@@ -9,19 +9,19 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 BUDGETS = {
-    "tensor_partitioner": 5266,
+    "tensor_partitioner": 5264,
     "tdl": 2676,
-    "topologies": 1881,
-    "planner": 18877,
+    "topologies": 1871,
+    "planner": 18876,
     "simulator": 3328,
-    "executor": 7766,
+    "executor": 7761,
 }
 """Lines that are neither blank, comment, docstring nor import, by package."""
 
-ALL = 39_794
+ALL = 39_776
 """Of all packages together, which only goes down."""
 
-BESIDE = {"results": 13_067, "tests": 34_910}
+BESIDE = {"results": 12_991, "tests": 34_849}
 """Of experiments and tests."""
 
 FILES = 300
