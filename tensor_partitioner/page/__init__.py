@@ -44,8 +44,6 @@ from topologies.tree import Uses, machine_tree
 SAME = 1e-3
 """Relative difference up to which two predictions of a step count as equal."""
 
-SETTINGS = tuple(field.name for field in fields(Settings))
-
 
 def decision_content(
     decision: Decision,
@@ -141,7 +139,7 @@ def plan_content(plan: Plan, reports: Sequence[Report], *, name: str = "plan.jso
 def _simulation(plan: Plan, machine: Machine, report: Report | None) -> Simulation:
     """Simulate a step with the settings of a report."""
     told: Mapping[str, Any] = {} if report is None else report.settings
-    settings = Settings(**{name: told[name] for name in SETTINGS if name in told})
+    settings = Settings(**{field.name: told[field.name] for field in fields(Settings) if field.name in told})
     return simulation_of(plan_program(plan, machine, settings.prefetch), settings)
 
 
