@@ -36,9 +36,8 @@ def fsdp2_limits(setup: Setup) -> str:
 
 def fsdp2_notes(setup: Setup) -> tuple[str, ...]:
     """Return where FSDP2 differs from the plan."""
-    if setup.half and setup.weights_are_half:
-        return (f"create the module in {setup.half}, as the plan's weights are",)
-    return ()
+    is_half = setup.half and setup.weights_are_half
+    return (f"create the module in {setup.half}, as the plan's weights are",) if is_half else ()
 
 
 def moved_bytes(setup: Setup) -> int:
