@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
@@ -254,18 +254,14 @@ def store(output: Production, layout: Layout, ways: Ways) -> tuple[Exchange, ...
     if not steps_with(layout, Replicate):
         return (Exchange(ways, output.regions, stored, same, output.reducer),)
     kept = same if ways.shares else frozenset(range(len(ways))) - reducing  # else nobody else has part of a share
-    if output.regions == stored and is_pair(ways, reducing) and prod(output.shape) <= SMALL_SUM:
+    is_pair = not ways.shares and prod(ways[step] for step in reducing) == 2
+    if output.regions == stored and is_pair and prod(output.shape) <= SMALL_SUM:
         return (Exchange(ways, output.regions, stored, kept, output.reducer),)
     cuts = owned_by_all(output.shape, share_layout(output, layout, ways), ways)
     shares = tuple(map(intersect, output.regions, cuts))
     reduction = Exchange(ways, output.regions, shares, kept, output.reducer)
     apart = same - steps_with(layout, Shard)  # shares are cut there, by shares of workers that may differ
     return (reduction,) if shares == stored else (reduction, Exchange(ways, shares, stored, apart))
-
-
-def is_pair(ways: Ways, steps: Collection[int]) -> bool:
-    """Return True if workers that differ only at these steps are two, with equal shares."""
-    return not ways.shares and prod(ways[step] for step in steps) == 2
 
 
 def share_layout(output: Production, layout: Layout, ways: Ways) -> Layout:
