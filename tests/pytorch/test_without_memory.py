@@ -120,9 +120,9 @@ def test_a_buffer_without_content_is_refused_in_one_line():
             self.register_buffer("factor", torch.arange(4.0), persistent=False)
 
         def forward(self, x):
-            return (self.linear(x) * self.factor.double().float()).square().mean()
+            return (self.linear(x) * self.factor[None].expand(2, -1).cos()).square().mean()
 
     with torch.device("meta"):
         module, x = Scaled(), torch.zeros(2, 4)
-    with pytest.raises(GraphError, match='a buffer of the module is on "meta" and has no content'):
+    with pytest.raises(GraphError, match=r"a buffer of the module is on .* has no content|its content is unknown"):
         from_torch(module, (x,))
