@@ -9,19 +9,19 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 BUDGETS = {
-    "tensor_partitioner": 5264,
+    "tensor_partitioner": 5263,
     "tdl": 2676,
     "topologies": 1871,
-    "planner": 18876,
+    "planner": 18874,
     "simulator": 3328,
     "executor": 7761,
 }
 """Lines that are neither blank, comment, docstring nor import, by package."""
 
-ALL = 39_776
+ALL = 39_773
 """Of all packages together, which only goes down."""
 
-BESIDE = {"results": 12_991, "tests": 34_849}
+BESIDE = {"results": 12_991, "tests": 34_846}
 """Of experiments and tests."""
 
 FILES = 300
