@@ -199,15 +199,14 @@ def _call_extents(node: NodeKernel, strategies: Strategies) -> list[PerWorker]:
 
 
 def _operation_counts(node: NodeKernel, strategies: Strategies) -> PerWorker:
-    description, extents = node.signature.description, node.signature.extents
     iterations = {
-        name: counts_held(extent, strategies.ways)[strategies.steps_choosing(name)] for name, extent in extents.items()
+        name: counts_held(extent, strategies.ways)[strategies.steps_choosing(name)]
+        for name, extent in node.signature.extents.items()
     }
     total = np.zeros((len(strategies.states), prod(strategies.ways)))
-    for count, names in description.work.terms:
+    for count, names in node.signature.description.work.terms:
         total += count * prod(iterations[name] for name in names)
-    total *= share_of_groups(node.signature, iterations)
-    return total
+    return np.asarray(total * share_of_groups(node.signature, iterations))
 
 
 def _bytes_touched(node: NodeKernel, strategies: Strategies) -> PerWorker:
