@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from planner.models import build
-from planner.search import Limits, SearchOptions, space_of
+from planner.search import Limits, SearchOptions, solver, space_of
 from planner.search.costs import tables as of_tables
 from planner.search.joint import best_plan_among_candidates, joint, recursive
-from planner.search.solver import coarse_to_fine as of_quotient, minimise as of_minimise
+from planner.search.solver import coarse_to_fine as of_quotient
 from planner.search.solver.coarse_to_fine import Quotient, SearchState, solve_over_groups, solve_over_halved_groups
 from planner.search.solver.elimination import (
     distinct_choices,
@@ -223,7 +223,7 @@ def exact(seed):
 def coarse_to_fine(space, start, limits, monkeypatch):
     """The outcome where messages are not passed."""
     stages = ("groups", "halves", "whole")
-    monkeypatch.setattr(of_minimise, "STAGES", {name: of_minimise.STAGES[name] for name in stages})
+    monkeypatch.setattr(solver, "STAGES", {name: solver.STAGES[name] for name in stages})
     candidates = [space.candidates(v) for v in range(len(space.coarse.variables))]
     return best_plan_among_candidates(space, candidates, limits, start)
 
