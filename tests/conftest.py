@@ -12,6 +12,8 @@ import pytest
 from hypothesis import settings
 
 from tensor_partitioner import display
+from tensor_partitioner.commands import decide as decide_command
+from tensor_partitioner.decision import deciding
 from tests.cupy_double import installed
 from tests.extras import add_extra
 
@@ -127,3 +129,11 @@ def cupy():
 def _no_word_of_progress(monkeypatch):
     """What commands say in a pipe must not depend on how busy this machine is."""
     monkeypatch.setattr(display, "PIPE_S", (1e6, 1e6))
+
+
+@pytest.fixture(autouse=True)
+def _time_to_search(monkeypatch):
+    """What a search finds must not depend on the speed of this machine: a budget that a test does not set is large."""
+    (budget,) = (option for option in decide_command.main.command.params if option.name == "budget")
+    monkeypatch.setattr(budget, "default", "3600s")
+    monkeypatch.setitem(deciding.decide.__kwdefaults__, "budget_s", 3600.0)
