@@ -152,14 +152,13 @@ def messages(data: Any) -> str:
 
 def cost(data: Any) -> str:
     """Say how much CPU time heartbeats and comparing ranks take."""
-    pairs = data["cost"]["pairs"]
-    ratios = sorted(sum(pair["on"].values()) / sum(pair["off"].values()) - 1 for pair in pairs)
-    shares = [pair["on"]["guards"] / sum(pair["on"].values()) for pair in pairs]
+    jobs, workers, steps = (data["cost"][key] for key in ("jobs", "workers", "steps"))
+    guards = statistics.median(job["guards"] / (job["ranks"] + job["guards"]) for job in jobs)
+    compared = statistics.median(job["comparison"] * workers * steps / job["ranks"] for job in jobs)
     return (
-        f"{len(pairs)} pairs of {data['cost']['steps']} steps of {data['cost']['model']} on 8 ranks, a checkpoint "
-        f"every {data['cost']['every']}: with both, a job's CPU time is {statistics.median(ratios):+.2%} (median; "
-        f"from {ratios[0]:+.2%} to {ratios[-1]:+.2%}). The guards, which do nothing but heartbeats, take "
-        f"{statistics.median(shares):.2%} of it. {data['cost']['machine']}."
+        f"{len(jobs)} jobs of {steps} steps of {data['cost']['model']} on {workers} ranks: the guards, which do "
+        f"nothing but heartbeats, take {guards:.2%} of a step's CPU time (median). A comparison of ranks takes "
+        f"{compared:.2%}; training without checkpoints makes one, before the first step. {data['cost']['machine']}."
     )
 
 
