@@ -31,7 +31,7 @@ help:
 	@echo "make lock       write requirements.lock: the versions that install takes, with hashes"
 	@echo "make sbom       write build/sbom.cdx.json: what is installed, as CycloneDX"
 	@echo "make demo       plan a small wide ResNet for 8 workers, calibrate this machine, simulate, train, compare"
-	@echo "make test       what a change may break, in minutes; make test-sample: one case of every slow test, too"
+	@echo "make test       what a change may break, in minutes; make test-sample: a few cases of every test"
 	@echo "make test-all   every test that needs no GPU"
 	@echo "make results    make every experiment under results/ anew"
 	@echo "make docs       build the documents' site into build/site"

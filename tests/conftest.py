@@ -71,7 +71,7 @@ def pytest_configure(config):
 
 def pytest_addoption(parser):
     parser.addoption("--require-gpu", action="store_true", help="fail where tests marked gpu cannot run")
-    parser.addoption("--sample", type=int, help="of every slow test run so many cases, drawn by their names")
+    parser.addoption("--sample", type=int, help="of every slow test run so many cases, of others at most 8")
 
 
 def pytest_collection_modifyitems(config, items):
@@ -84,17 +84,21 @@ def pytest_collection_modifyitems(config, items):
     _skip_without_gpu(config, items)
 
 
+MOST_CASES = 8
+"""Cases of a test that is not slow in a sample."""
+
+
 def _sample(config, items):
-    """Keep of each slow test the cases whose names have the least hashes; a test may say how many."""
+    """Keep of each test the cases whose names have the least hashes; a slow test may say how many."""
     cases = defaultdict(list)
     for item in items:
-        if item.get_closest_marker("slow"):
-            cases[item.path, getattr(item, "originalname", item.name)].append(item)
+        cases[item.path, getattr(item, "originalname", item.name)].append(item)
     left_out = set[str]()
     for alike in cases.values():
         alike.sort(key=lambda item: sha256(item.nodeid.encode()).digest())
-        marker = alike[0].get_closest_marker("sample")
-        left_out |= {item.nodeid for item in alike[marker.args[0] if marker else config.getoption("--sample") :]}
+        marker, slow = (alike[0].get_closest_marker(name) for name in ("sample", "slow"))
+        most = marker.args[0] if marker else config.getoption("--sample") if slow else MOST_CASES
+        left_out |= {item.nodeid for item in alike[most:]}
     config.hook.pytest_deselected(items=[item for item in items if item.nodeid in left_out])
     items[:] = [item for item in items if item.nodeid not in left_out]
 

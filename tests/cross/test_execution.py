@@ -49,7 +49,7 @@ def interpreted(case):
 
 
 @pytest.mark.mpi
-@pytest.mark.sample(24)
+@pytest.mark.sample(8)
 @pytest.mark.parametrize("case", cases(), ids=lambda case: case.name)
 def test_bytes_and_parameters(case, representatives, reports):
     plan, alike = case.plan(), representatives[case]

@@ -30,7 +30,7 @@ def pins_of(parallel):
 
 
 @pytest.mark.slow
-@pytest.mark.sample(48)
+@pytest.mark.sample(12)
 @pytest.mark.parametrize("question", questions(COUNT), ids=named_by)
 def test_a_model_its_saved_plan_and_its_row_are_priced_alike(question, tmp_path):
     of_model, of_plan, of_row, saved = (

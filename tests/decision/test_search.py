@@ -134,7 +134,7 @@ def best_of(steps, memory):
 
 
 @pytest.mark.slow
-@pytest.mark.sample(60)
+@pytest.mark.sample(20)
 @pytest.mark.parametrize("seed", range(CASES))
 def test_the_search_finds_the_fastest_of_all_that_fit(seed):
     model, machine, batch, stack, memory, steps = case_of(seed)
