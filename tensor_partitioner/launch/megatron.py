@@ -72,6 +72,9 @@ FUNCTIONS = {"multiply": operator.mul, "divide_floor": operator.floordiv}
 MOST_NESTED = 8
 """How often interpolations within interpolations are resolved."""
 
+NO_VALUE = re.compile(r"-|[|&<>)]|\d>|\$[@*]|\$\{\w+\[")
+"""What follows a flag without a value: another flag, an operator of the shell, or an array."""
+
 HYDRA = re.compile(r"(?<!\S)\+*((?:trainer|model)(?:\.\w+)+)=(\S+)")
 """A NeMo setting on a command line."""
 
@@ -102,10 +105,8 @@ def read_nemo(path: str, nested: Mapping[str, object]) -> LaunchFile:
         )
     if other := OTHER_SECTIONS.intersection(flat):
         raise InputError(f"{path}: expected the training of a GPT, found {min(other)}")
-    gated = str(flat.get("activation", "")).endswith(("glu", "silu"))
-    optimizer = str(flat.get("optim-name", ""))
-    flat |= {"swiglu": flat.get("gated-linear-unit", gated)}
-    flat |= {"use-distributed-optimizer": flat.get("use-distributed-optimizer", "distributed" in optimizer)}
+    flat["swiglu"] = flat.get("gated-linear-unit", str(flat.get("activation", "")).endswith(("glu", "silu")))
+    flat.setdefault("use-distributed-optimizer", "distributed" in str(flat.get("optim-name", "")))
     flat |= {"untie-embeddings-and-output-weights": not flat.get("share-embeddings-and-output-weights", True)}
     for width in ("bf16", "fp16"):
         flat |= {width: width[2:] in str(flat.get("precision", "bf16")) and width[:2] in str(flat.get("precision", ""))}
@@ -154,15 +155,15 @@ def _section(values: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 def _flags(path: str, text: str) -> Iterator[tuple[str, Value]]:
     """Yield the arguments `--flag value` of a script. A flag without a value is True."""
     try:
-        words = [word for command in commands_run(text) if "--" in command for word in shlex.split(command)]
+        words = [word for line in commands_run(text) if "--" in line for word in (*shlex.split(line), "--")]
     except ValueError as error:
         raise InputError(f"{path}: expected a shell script: {error}") from error
     words = [part for word in words for part in (word.split() if " --" in f" {word}" else [word])]
     for word, following in zip(words, [*words[1:], "--"], strict=True):
         name, equals, value = word.partition("=")
         if name.startswith("--"):
-            said = value if equals else "" if following.startswith("-") else following.strip("\"')(\n")
-            yield name.strip("-\"')(").replace("_", "-"), said or True
+            said = value if equals else "" if NO_VALUE.match(following) else following
+            yield name.strip("-\"')(").replace("_", "-"), said.strip("\"')(\n") or True
 
 
 SETTINGS = {
@@ -266,8 +267,7 @@ def _model(fields: Fields, tp: int) -> tuple[str, dict[str, object]]:
     grouped = fields.values.get("group-query-attention") is None or fields.switch("group-query-attention")
     groups = fields.whole("num-query-groups") if grouped else None
     hidden, head = fields.whole("ffn-hidden-size"), fields.whole("kv-channels")
-    experts = fields.whole("num-experts")
-    experts = None if experts == 1 else experts
+    experts = fields.whole("num-experts") or 1
     options: dict[str, object] = {
         "sequence": fields.required("seq-length"), "vocabulary": _vocabulary(fields, tp), "heads": heads,
         "tied": not fields.switch("untie-embeddings-and-output-weights"), "dtype": _precision(fields),
@@ -276,14 +276,14 @@ def _model(fields: Fields, tp: int) -> tuple[str, dict[str, object]]:
     gated = fields.switch("swiglu", "quick-geglu") or fields.text("glu-activation") is not None
     rotary = "rope" in (fields.text("position-embedding-type") or "") or fields.switch("use-rotary-position-embeddings")
     head = None if head == width // heads else head
-    if not (gated or rotary or experts or groups or head or hidden not in {None, 4 * width}):
+    if not (gated or rotary or experts > 1 or groups or head or hidden not in {None, 4 * width}):
         flash = fields.switch("use-flash-attn") or fields.text("transformer-impl") != "local"
         options |= {"flash": flash, "dropout": fields.share("hidden-dropout", 0.1)}
         return f"transformer-{layers}-{width}", options
     wide = -(-8 * width // 3 // 64) * 64 if gated else 4 * width
     options |= {"groups": groups or heads, "hidden": hidden or wide, "gated": gated}
     options |= {"head_size": head} if head else {}
-    if experts is not None:
+    if experts > 1:
         chosen, own = fields.whole("moe-router-topk") or 2, fields.whole("moe-ffn-hidden-size")
         options |= {"experts": experts, "chosen_experts": chosen} | ({"hidden": own} if own else {})
     return f"llama-{layers}-{width}", options

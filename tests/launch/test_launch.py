@@ -27,12 +27,12 @@ MODEL_ARGS=(
     --ffn-hidden-size 5632 --num-attention-heads 32 --group-query-attention --num-query-groups 4
     --seq-length 4096 --max-position-embeddings 4096 --position-embedding-type rope --swiglu
     # --num-experts 8
-    --untie-embeddings-and-output-weights --tokenizer-type Llama2Tokenizer
+    --tokenizer-type Llama2Tokenizer --untie-embeddings-and-output-weights
 )
 torchrun --nproc_per_node $GPUS_PER_NODE --nnodes=$NUM_NODES pretrain_gpt.py ${MODEL_ARGS[@]} \\
     --tensor-model-parallel-size $TP --pipeline-model-parallel-size 4 --sequence-parallel \\
     --num-layers-per-virtual-pipeline-stage 2 --use-distributed-optimizer --recompute-activations \\
-    --micro-batch-size 2 --global-batch-size 64 --bf16
+    --micro-batch-size 2 --global-batch-size 64 --no-rope-fusion "${OTHERS[@]}" --bf16 2>&1 | tee log.txt
 """
 
 
