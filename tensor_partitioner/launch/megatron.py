@@ -72,6 +72,9 @@ FUNCTIONS = {"multiply": operator.mul, "divide_floor": operator.floordiv}
 MOST_NESTED = 8
 """How often interpolations within interpolations are resolved."""
 
+COMMENT = re.compile(r"""("(?:\\.|[^"\\])*"|'[^']*')|(?<=\s)#[^\n]*""", re.DOTALL)
+"""A text in quotes (the group), or a comment in an array."""
+
 NO_VALUE = re.compile(r"-|[|&<>)]|\d>|\$[@*]|\$\{\w+\[")
 """What follows a flag without a value: another flag, an operator of the shell, or an array."""
 
@@ -155,7 +158,8 @@ def _section(values: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 def _flags(path: str, text: str) -> Iterator[tuple[str, Value]]:
     """Yield the arguments `--flag value` of a script. A flag without a value is True."""
     try:
-        words = [word for line in commands_run(text) if "--" in line for word in (*shlex.split(line), "--")]
+        lines = [COMMENT.sub(r"\1", line.replace("=(", "= ")) for line in commands_run(text) if "--" in line]
+        words = [word for line in lines for word in (*shlex.split(line), "--")]
     except ValueError as error:
         raise InputError(f"{path}: expected a shell script: {error}") from error
     words = [part for word in words for part in (word.split() if " --" in f" {word}" else [word])]

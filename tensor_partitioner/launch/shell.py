@@ -13,9 +13,10 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 
 COMMANDS = re.compile(
-    r"""(?<!\S)\#[^\n]* | ((?: "(?:\\.|[^"\\])*" | '[^']*' | (?!(?<=\s)\#)[^;\n"'] | ["'] )+)""", re.VERBOSE | re.DOTALL
-)
-"""A comment, or a command (the group) up to the end of its line or a semicolon outside of quotes."""
+    r"""(?<!\S)\#[^\n]* | ((?: =\((?>(?<=\s)\#[^\n]* | "[^"]*" | '[^']*' | [^()"'])*+\)
+    | "(?:\\.|[^"\\])*" | '[^']*' | (?!(?<=\s)\#)[^;\n"'] | ["'] )+)""", re.VERBOSE | re.DOTALL
+)  # fmt: skip
+"""A comment, or a command (the group) up to the end of its line or a semicolon outside of quotes and arrays."""
 
 KEYWORD = re.compile(r"(if|elif|else|then|fi|case|esac|do)\b\s*")
 TESTED = re.compile(r"(\[.*?\])\s*(&&|\|\|)\s*(.*)", re.DOTALL)
@@ -92,10 +93,9 @@ class _Script:
     def _assign(self, name: str, adds: str, value: str) -> None:
         value = (self._values.get(name, "") if adds else "") + value.strip("\"'")
         is_known = all(runs for runs, _ in self._branches) and not re.search(r"\$\(|`|^\(", value)
+        self._values.pop(name, None)
         if is_known and len(value) <= MOST_CHARACTERS:
             self._values[name] = value
-        else:
-            self._values.pop(name, None)
 
     def _substituted(self, text: str) -> str:
         return PRODUCT.sub(partial(_multiplied, self._values), VARIABLE.sub(self._value, text))

@@ -22,8 +22,8 @@ NUM_NODES=${NUM_NODES:-2}
 WORLD_SIZE=$(($GPUS_PER_NODE*$NUM_NODES))
 TP=2   # of each node
 HIDDEN="2048"
-MODEL_ARGS=(
-    --num-layers 16 --hidden-size ${HIDDEN}
+MODEL_ARGS=(--num-layers
+    16 --hidden-size ${HIDDEN}  # it's one of "7B" (or so)
     --ffn-hidden-size 5632 --num-attention-heads 32 --group-query-attention --num-query-groups 4
     --seq-length 4096 --max-position-embeddings 4096 --position-embedding-type rope --swiglu
     # --num-experts 8
@@ -32,7 +32,7 @@ MODEL_ARGS=(
 torchrun --nproc_per_node $GPUS_PER_NODE --nnodes=$NUM_NODES pretrain_gpt.py ${MODEL_ARGS[@]} \\
     --tensor-model-parallel-size $TP --pipeline-model-parallel-size 4 --sequence-parallel \\
     --num-layers-per-virtual-pipeline-stage 2 --use-distributed-optimizer --recompute-activations \\
-    --micro-batch-size 2 --global-batch-size 64 --no-rope-fusion "${OTHERS[@]}" --bf16 2>&1 | tee log.txt
+    --micro-batch-size 2 --global-batch-size 64 --wandb-name run#1 "${OTHERS[@]}" --bf16 2>&1 | tee log.txt
 """
 
 
