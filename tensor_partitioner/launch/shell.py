@@ -21,7 +21,7 @@ COMMANDS = re.compile(
 KEYWORD = re.compile(r"(if|elif|else|then|fi|case|esac|do)\b\s*")
 TESTED = re.compile(r"(\[.*?\])\s*(&&|\|\|)\s*(.*)", re.DOTALL)
 ASSIGNMENT = re.compile(r"(?:(?:export|local|readonly|declare)\s+)?(\w+)(\+?)=(.*)", re.DOTALL)
-VARIABLE = re.compile(r"\$(?:\{(\w+)(?::?[-=]([^}]*))?\}|(\w+))")
+VARIABLE = re.compile(r"\$(?:\{(\w+)(?::?[-=]((?:\$\{[^{}]*\}|[^{}])*))?\}|(\w+))")
 PRODUCT = re.compile(r"\$\(\(\s*(\w+(?:\s*[*/]\s*\w+)*)\s*\)\)")
 NODES = re.compile(r"^#SBATCH\s+(?:--nodes[=\s]|-N)\s*(\d+)", re.MULTILINE)
 """The number of nodes that a script asks Slurm for."""
@@ -101,7 +101,7 @@ class _Script:
         return PRODUCT.sub(partial(_multiplied, self._values), VARIABLE.sub(self._value, text))
 
     def _value(self, match: re.Match[str]) -> str:
-        otherwise = match[0] if match[2] is None else match[2].strip("\"'")
+        otherwise = match[0] if match[2] is None else self._substituted(match[2].strip("\"'"))
         return self._values.get(match[1] or match[3], otherwise)
 
     def _truth(self, condition: str) -> Truth:

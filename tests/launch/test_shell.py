@@ -16,7 +16,7 @@ def assignment(chosen):
         (
             f"{name}={chosen.randrange(4)}  # it's a comment",
             f"export {name}=$(( {other} * 2 ))",
-            f'{name}="${{{other}}}1"',
+            f'{name}="${{D:-${{E-${other}}}}}1"',
             f"{name}+={chosen.randrange(3)}",
             f"{name}=${{{other}:-7}}",
         )
