@@ -18,9 +18,11 @@ COMMANDS = re.compile(
 )  # fmt: skip
 """A comment, or a command (the group) up to the end of its line or a semicolon outside of quotes and arrays."""
 
-KEYWORD = re.compile(r"(if|elif|else|then|fi|case|esac|do)\b\s*")
+KEYWORD = re.compile(r"((?:if|elif|else|then|fi|case|esac|do)\b|[^\s()=]+\)(?=\s))(?:(?<=case)\s.*?\sin\b)?\s*")
 TESTED = re.compile(r"(\[.*?\])\s*(&&|\|\|)\s*(.*)", re.DOTALL)
-ASSIGNMENT = re.compile(r"(?:(?:export|local|readonly|declare)\s+)?(\w+)(\+?)=(.*)", re.DOTALL)
+ASSIGNMENT = re.compile(r"(?:(?:export|local|readonly|declare)\s+)?(\w+)(\+?)=(?!\"?\$\{?\d)(.*)", re.DOTALL)
+"""Not of an argument of the script, beside which defaults are kept."""
+
 VARIABLE = re.compile(r"\$(?:\{(\w+)(?::?[-=]((?:\$\{[^{}]*\}|[^{}])*))?\}|(\w+))")
 PRODUCT = re.compile(r"\$\(\(\s*(\w+(?:\s*[*/]\s*\w+)*)\s*\)\)")
 NODES = re.compile(r"^#SBATCH\s+(?:--nodes[=\s]|-N)\s*(\d+)", re.MULTILINE)
@@ -64,7 +66,7 @@ class _Script:
         """Yield the commands of a command that runs or may run, and keep what it assigns."""
         if keyword := KEYWORD.match(command):
             self._branch(keyword[1], command := command[keyword.end() :])
-            if keyword[1] not in {"if", "elif", "case"}:
+            if keyword[1] not in {"if", "elif"}:
                 yield from self._run(command)
         elif tested := TESTED.match(command):
             truth, (chosen, _, other) = self._truth(tested[1]), tested[3].partition("||")

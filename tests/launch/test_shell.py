@@ -58,8 +58,8 @@ def test_commands_run_as_bash_says(seed):
 
 
 def test_what_is_known_only_when_a_script_runs_stays_a_variable():
-    script = "N=1\nif [ -f data ]; then N=2; fi\nM=$(date)\ncase $1 in a) K=1;; esac\nP=$1\ntrain $N $M $K $P ${Q:-3}"
-    assert commands_run(script)[-1] == "train $N $M $K $1 3"
+    script = 'N=1\nif [ -f data ]; then N=2; fi\nM=$(date)\nK=0;P=4;case $1 in a) K=1;; --p) P="$2";; b) J=1;; esac\n'
+    assert commands_run(script + "train $N $M $K $J $P $1 ${Q:-3}")[-1] == "train $N $M $K $J 4 $1 3"
 
 
 def test_values_of_several_lines_are_read():
