@@ -225,9 +225,9 @@ def launch_of(fields: Fields, engine: str = "Megatron-LM", stack: str = "megatro
 
 
 def _devices(fields: Fields) -> int | None:
-    """Return the number of devices; None if it is not set, or known only when the script runs."""
+    """Return the number of devices; None if it is not set, or known only when it starts, as "gpu" is."""
     names = ("world-size",), ("nproc-per-node", "num-gpus", "ngpus-per-node"), ("nnodes", "num-nodes")
-    world, each, nodes = (None if "$" in (fields.text(*of) or "") else fields.whole(*of) for of in names)
+    world, each, nodes = (fields.whole(*of) if (fields.text(*of) or "").isdecimal() else None for of in names)
     has_nodes = nodes is not None or fields.text(*names[2]) is None
     return world or (each * (nodes or 1) if each is not None and has_nodes else None)
 

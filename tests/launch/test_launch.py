@@ -265,6 +265,6 @@ srun bash -c "torchrun --nproc_per_node 4 --nnodes $SLURM_NNODES $CMD"
 
 
 def test_devices_that_degrees_do_not_divide_are_refused(tmp_path):
-    launch = read_launch(written(tmp_path, "train.sh", SCRIPT))
+    launch = read_launch(written(tmp_path, "train.sh", SCRIPT.replace("NODE=8", "NODE=gpu")))
     with pytest.raises((InputError, PlanError), match="multiples of 8, found 12"):
         launch.parallel(12)
