@@ -101,13 +101,13 @@ class Fields:
         return value
 
     def switch(self, *names: str) -> bool:
-        """Return a boolean; False if it is not set."""
+        """Return a boolean; False if it is not set. What follows a switch in a script may be an unknown variable."""
         name, text = self._said(names)
         if text is None:
             return False
-        if text.lower() not in SWITCHES:
+        if (is_on := SWITCHES.get(re.sub(r"\$\{?\w+\}?", "true", text).lower())) is None:
             raise InputError(f"{self.path}: {name}: expected true or false, found {text!r}")
-        return SWITCHES[text.lower()]
+        return is_on
 
     def stage(self, name: str) -> int:
         """Return a ZeRO stage; 0 if it is not set."""

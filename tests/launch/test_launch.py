@@ -31,7 +31,7 @@ MODEL_ARGS=(--num-layers
 )
 torchrun --nproc_per_node $GPUS_PER_NODE --nnodes=$NUM_NODES pretrain_gpt.py ${MODEL_ARGS[@]} \\
     --tensor-model-parallel-size $TP --pipeline-model-parallel-size 4 --sequence-parallel \\
-    --num-layers-per-virtual-pipeline-stage 2 --use-distributed-optimizer --recompute-activations \\
+    --num-layers-per-virtual-pipeline-stage 2 --use-distributed-optimizer $LOAD --recompute-activations \\
     --micro-batch-size 2 --global-batch-size 64 --wandb-name run#1 "${OTHERS[@]}" --bf16 2>&1 | tee log.txt
 """
 
