@@ -301,7 +301,7 @@ def _vocabulary(fields: Fields, tp: int) -> int:
     words = fields.whole("vocab-size") or TOKENIZERS.get((fields.text("tokenizer-type") or "").lower())
     tokenizer = fields.text("tokenizer-model", "tokenizer-name-or-path")
     if words is None:
-        with suppress(GraphError):  # the published model that the tokenizer is named after
+        with suppress(GraphError, OSError):  # the published model that the tokenizer is named after
             words = size_of(f"{PREFIX}{tokenizer}").vocabulary
     if words is None:
         words = USUAL_WORDS

@@ -197,7 +197,7 @@ def test_files_of_other_trainers_are_read(tmp_path):
     nemo += "  ffn_hidden_size: 11008, num_attention_heads: 32, encoder_seq_length: 4096, activation: fast-swiglu,\n"
     nemo += "  tensor_model_parallel_size: 2, micro_batch_size: 1, global_batch_size: 128, sequence_parallel: true,\n"
     nemo += "  share_embeddings_and_output_weights: false, optim: {name: distributed_fused_adam,\n"
-    nemo += "  sched: {name: CosineAnnealing}}}\n"
+    nemo += "  sched: {name: CosineAnnealing}}, tokenizer: {type: /data/tokenizer.json}}\n"
     launch = read_launch(written(tmp_path, "nemo.yaml", nemo))
     assert (launch.engine, launch.model, launch.devices, launch.batch) == ("NeMo", "llama-32-4096", 32, 128)
     assert (launch.options["dtype"], launch.options["gated"], launch.options["tied"]) == ("mixed", True, False)
