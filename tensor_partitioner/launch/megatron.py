@@ -56,7 +56,7 @@ NEMO = {
     "virtual_pipeline_model_parallel_size": "num-virtual-stages-per-pipeline-rank",
     "activations_checkpoint_granularity": "recompute-granularity", "num_moe_experts": "num-experts",
     "share_embeddings_and_output_weights": "share-embeddings-and-output-weights",
-    "ub_tp_comm_overlap": "tp-comm-overlap",
+    "ub_tp_comm_overlap": "tp-comm-overlap", "mixed_precision": "precision",
 }  # fmt: skip
 """NeMo's names for Megatron-LM's arguments, where they differ."""
 
@@ -311,9 +311,9 @@ def _vocabulary(fields: Fields, tp: int) -> int:
 
 
 def _precision(fields: Fields) -> str:
-    switched, has_format = fields.text("fp8-format", "fp8"), fields.switch("fp8-hybrid", "fp8-e4m3")
-    eight = has_format if switched is None else switched.lower() != "false"
-    if eight:
+    switched = fields.text("fp8-format", "fp8")
+    has_format = fields.switch("fp8-hybrid", "fp8-e4m3") or "fp8" in (fields.text("precision") or "")
+    if has_format if switched is None else switched.lower() != "false":
         return "mixed-float8"
     if fields.switch("fp16"):
         return "mixed-float16"

@@ -193,12 +193,12 @@ def test_files_of_other_trainers_are_read(tmp_path):
     accelerate += "  fsdp_sharding_strategy: SHARD_GRAD_OP\n"
     launch = read_launch(written(tmp_path, "accelerate.yaml", accelerate), "gpt2")
     assert (launch.model, launch.devices, str(launch.parallel(4))) == ("gpt2", 4, "dp=4,zero=2,micro-batch=1")
-    nemo = "trainer: {devices: 8, num_nodes: 4, precision: bf16}\nmodel: {num_layers: 32, hidden_size: 4096,\n"
+    nemo = "trainer: {devices: 8, num_nodes: 4}\nmodel: {num_layers: 32, hidden_size: 4096,\n"
     nemo += "  ffn_hidden_size: 11008, num_attention_heads: 32, encoder_seq_length: 4096, activation: fast-swiglu,\n"
     nemo += "  tensor_model_parallel_size: 2, micro_batch_size: 1, global_batch_size: 128, sequence_parallel: true,\n"
     nemo += "  share_embeddings_and_output_weights: false, optim: {name: distributed_fused_adam,\n"
     nemo += "  sched: {name: CosineAnnealing}}, tokenizer: {type: /data/tokenizer.json}}\n"
-    launch = read_launch(written(tmp_path, "nemo.yaml", nemo))
+    launch = read_launch(written(tmp_path, "nemo.yaml", f"mixed_precision: bf16_mixed\n{nemo}"))
     assert (launch.engine, launch.model, launch.devices, launch.batch) == ("NeMo", "llama-32-4096", 32, 128)
     assert (launch.options["dtype"], launch.options["gated"], launch.options["tied"]) == ("mixed", True, False)
     assert str(launch.parallel(32)) == "dp=16,tp=2,sp,zero=1,micro-batch=1"
