@@ -42,7 +42,7 @@ def read_launch(path: str, model: str | None = None) -> LaunchFile:
         raise InputError(f"{path}: {EXPECTED}, found more than {MOST_BYTES} bytes")
     try:
         launch = _read(path, file.read_text(encoding="utf-8"), file.suffix.lower(), model)
-    except UnicodeDecodeError as error:
+    except (UnicodeDecodeError, RecursionError) as error:
         raise InputError(f"{path}: {EXPECTED}: {error}") from error
     if model is None:
         return launch

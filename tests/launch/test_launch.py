@@ -146,10 +146,8 @@ REFUSED = {
     "stage.yaml": ("distributed_type: DEEPSPEED\ndeepspeed_config: {zero_stage: abc}", "zero_stage: expected a stage"),
     "megatron.yaml": ("distributed_type: MEGATRON_LM", "distributed_type: expected FSDP, DEEPSPEED"),
     "away.yaml": ("distributed_type: FSDP\nfsdp_config: {fsdp_offload_params: true}", "found them offloaded"),
-    "branches.sh": (
-        "L=2\nif x; then\nL=4\nfi\ntorchrun pretrain_gpt.py --num-layers $L --hidden-size 8",
-        "num-layers: expected a whole number",
-    ),
+    "branches.sh": ("L=2\nif x; then\nL=4\nfi\npretrain_gpt.py --num-layers $L --hidden-size 8", "num-layers: expect"),
+    "deep.sh": ("then " * 3000 + "pretrain_gpt.py --num-layers 2", "expected a Megatron-LM script"),
     "latent.sh": (
         "pretrain_gpt.py --num-layers 2 --hidden-size 8 --multi-latent-attention",
         "multi-latent-attention: expected a GPT",
