@@ -146,7 +146,7 @@ def _resolved(text: str, section: Mapping[str, Any], root: Mapping[str, Any]) ->
         return str(reduce(FUNCTIONS[function], numbers)) if is_known else match[0]
 
     for _ in range(MOST_NESTED):
-        text = INTERPOLATION.sub(value, text)
+        text = INTERPOLATION.sub(value, text, MOST_NESTED)
     return text
 
 

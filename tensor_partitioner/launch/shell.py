@@ -18,7 +18,11 @@ COMMANDS = re.compile(
 )  # fmt: skip
 """A comment, or a command (the group) up to the end of its line or a semicolon outside of quotes and arrays."""
 
-KEYWORD = re.compile(r"((?:if|elif|else|then|fi|case|esac|do)\b|[^\s()=]+\)(?=\s))(?:(?<=case)\s.*?\sin\b)?\s*")
+GROUP = re.compile(r"(?:(?:function\s+)?[\w-]+\s*(?:\(\)\s*)?)?\{(?:\s+|$)")
+"""The beginning of a function or of a group of commands. A brace ends it."""
+
+LOOP = re.compile(r"for\s+(\w+)\s")
+KEYWORD = re.compile(r"((?:if|elif|else|then|fi|case|esac|do)\b|}(?!\S)|[^\s()=]+\)(?=\s))((?<=case)\s.*?\sin\b)?\s*")
 TESTED = re.compile(r"(\[.*?\])\s*(&&|\|\|)\s*(.*)", re.DOTALL)
 ASSIGNMENT = re.compile(r"(?:(?:export|local|readonly|declare)\s+)?(\w+)(\+?)=(?!\"?\$\{?\d)(.*)", re.DOTALL)
 """Not of an argument of the script, beside which defaults are kept."""
@@ -46,8 +50,8 @@ def commands_run(text: str) -> list[str]:
     >>> commands_run('N=2\nif [ $N -gt 1 ]; then A="--tp $N"; else A=""; fi\ntrain $A  # two')
     ['N=2', 'A="--tp 2"', 'train --tp 2']
     """
-    lines = "\n".join(line for line in text.splitlines() if not line.lstrip().startswith("#"))
     nodes = {name: said[1] for said in NODES.finditer(text) for name in ("SLURM_NNODES", "SLURM_JOB_NUM_NODES")}
+    lines = "\n".join(line for line in text.splitlines() if not line.lstrip().startswith("#"))
     return list(_Script(nodes).commands(lines.replace("\\\n", " ")))
 
 
@@ -74,8 +78,13 @@ class _Script:
                 self._branches.append((runs if tested[2] == "&&" else _negated(runs), None))
                 yield from self._run(branch.strip())
                 self._branches.pop()
+        elif group := GROUP.match(command):
+            self._branches.append((True, None))
+            yield from self._run(command[group.end() :])
         elif command and all(runs is not False for runs, _ in self._branches):
             command = self._substituted(command)
+            if loop := LOOP.match(command):
+                self._values.pop(loop[1], None)
             if assignment := ASSIGNMENT.fullmatch(command):
                 self._assign(*assignment.groups())
             yield command
@@ -89,7 +98,7 @@ class _Script:
             truth = self._truth(condition) if keyword == "elif" else True
             runs = False if before is True or truth is False else None if before is None else truth
             self._branches.append((runs, True if truth is True else before if truth is False else before or truth))
-        elif keyword in {"fi", "esac"} and self._branches:
+        elif self._branches and (keyword in {"fi", "esac"} or (keyword == "}" and self._branches[-1][1] is None)):
             self._branches.pop()
 
     def _assign(self, name: str, adds: str, value: str) -> None:
@@ -132,11 +141,10 @@ def _multiplied(known: Mapping[str, str], match: re.Match[str]) -> str:
     """Return the value of products and quotients of whole numbers; the text itself if it is unknown."""
     first, *rest = re.findall(r"\w+|[*/]", match[1])
     numbers = [known.get(word, word)[:18] for word in (first, *rest[1::2])]
-    if not all(number.isdecimal() for number in numbers):
+    steps = [*zip(rest[::2], numbers[1:], strict=True)]
+    if not all(number.isdecimal() for number in numbers) or any(sign == "/" and not int(by) for sign, by in steps):
         return match[0]
     value = int(numbers[0])
-    for sign, number in zip(rest[::2], map(int, numbers[1:]), strict=True):
-        if sign == "/" and number == 0:
-            return match[0]
-        value = value * number if sign == "*" else value // number
+    for sign, by in steps:
+        value = value * int(by) if sign == "*" else value // int(by)
     return str(value)

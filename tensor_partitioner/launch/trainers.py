@@ -109,8 +109,8 @@ def read_accelerate(path: str, said: Mapping[str, Any], model: str | None) -> La
     )  # fmt: skip
 
 
-def _refuse_offloaded(fields: Fields) -> None:
-    for name in ("fsdp_offload_params", "offload_params", "offload_optimizer_device", "offload_param_device"):
+def _refuse_offloaded(fields: Fields, *names: str) -> None:
+    for name in names or ("fsdp_offload_params", "offload_params", "offload_optimizer_device", "offload_param_device"):
         if (fields.text(name) or "false").lower() not in {"false", "none"}:
             raise InputError(f"{fields.path}: {name}: expected states on devices, found them offloaded")
 
@@ -205,8 +205,7 @@ def read_toml(path: str, nested: Mapping[str, Any], model: str | None) -> Launch
     fields = Fields(
         path, {f"{of}.{name}": value for of, section in sections.items() for name, value in section.items()}
     )
-    if fields.switch("training.enable_cpu_offload"):
-        raise InputError(f"{path}: training.enable_cpu_offload: expected states on devices, found them offloaded")
+    _refuse_offloaded(fields, "training.enable_cpu_offload")
     pp, cp, tp = (_degree(fields, axis) for axis in ("pipeline", "context", "tensor"))
     zero, devices = _sharded(fields, pp, pp * cp * tp)
     batch, micro = _at_once(fields, pp)
@@ -232,13 +231,9 @@ def read_toml(path: str, nested: Mapping[str, Any], model: str | None) -> Launch
         options={"sequence": sequence, "dtype": dtype, "optimizer": name if name == "adam" else "adamw"},
         degrees={
             "pp": pp, "tp": tp, "cp": cp, "ep": _degree(fields, "expert"), "sp": tp > 1,
-            "zero": zero,
-            "recompute": _recomputed(fields), "micro_batch": micro,
-            "schedule": _schedule(fields, pp),
+            "zero": zero, "recompute": _recomputed(fields), "micro_batch": micro, "schedule": _schedule(fields, pp),
         },
-        batch=batch,
-        accumulation=1 if pp == 1 else _local(fields) // micro,
-        devices=devices,
+        batch=batch, accumulation=1 if pp == 1 else _local(fields) // micro, devices=devices,
         names=NAMES if pp == 1 else NAMES | {"micro_batch": "pipeline_parallel_microbatch_size"},
         spelled=SPELLED,
     )  # fmt: skip

@@ -39,7 +39,9 @@ def block(chosen, depth):
         if kind < 3:
             lines.append(assignment(chosen))
         elif kind == 3:
-            lines.append(f"{condition(chosen)} && {chosen.choice(NAMES)}=5 || {chosen.choice(NAMES)}=6")
+            either = f"{chosen.choice(NAMES)}=5 || {chosen.choice(NAMES)}=6"
+            both = f"{{ {chosen.choice(NAMES)}=7; {chosen.choice(NAMES)}=8; }}"
+            lines.append(f"{condition(chosen)} && {chosen.choice((either, both))}")
         else:
             lines += [f"if {condition(chosen)}; then", *block(chosen, depth - 1)]
             if chosen.random() < 0.5:
@@ -59,7 +61,8 @@ def test_commands_run_as_bash_says(seed):
 
 def test_what_is_known_only_when_a_script_runs_stays_a_variable():
     script = 'N=1\nif [ -f data ]; then N=2; fi\nM=$(date)\nK=0;P=4;case $1 in a) K=1;; --p) P="$2";; b) J=1;; esac\n'
-    assert commands_run(script + "train $N $M $K $J $P $1 ${Q:-3}")[-1] == "train $N $M $K $J 4 $1 3"
+    script += "L=8;for L in 1 2; do :; done\n"
+    assert commands_run(script + "train $N $M $K $J $P $1 ${Q:-3} $L")[-1] == "train $N $M $K $J 4 $1 3 $L"
 
 
 def test_values_of_several_lines_are_read():

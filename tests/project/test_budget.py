@@ -9,10 +9,10 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 BUDGETS = {
-    "tensor_partitioner": 5263,
+    "tensor_partitioner": 5264,
     "tdl": 2676,
     "topologies": 1871,
-    "planner": 18874,
+    "planner": 18873,
     "simulator": 3328,
     "executor": 7761,
 }
