@@ -23,14 +23,11 @@ def uses(worker: WorkerProgram) -> Iterator[tuple[Sequence[int], Sequence[int]]]
         match task:
             case Compute():
                 calls = [call for kernel in task.kernels for call in kernel.calls]
-                combined = [n for call in calls if call.combine is not None for n, _ in call.outputs]
-                read = [n for call in calls for n, _ in call.inputs]
-                yield [*read, *combined], [n for call in calls for n, _ in call.outputs]
-            case Send():
-                source = [task.buffer] if task.messages else []
-                yield source, [] if task.staging is None else [task.staging]
-            case Receive():
-                yield [], [] if task.staging is None else [task.staging]
+                read = [n for call in calls for n, _ in (*call.inputs, *(call.outputs if call.combine else ()))]
+                yield read, [n for call in calls for n, _ in call.outputs]
+            case Send() | Receive():
+                sent = [task.buffer] if isinstance(task, Send) and task.messages else []
+                yield sent, [] if task.staging is None else [task.staging]
             case Wait() if task.transfer not in ended:
                 yield [], []
             case Wait():

@@ -5,34 +5,34 @@ from __future__ import annotations
 import statistics
 import subprocess
 import sys
+import time
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import planner
+from executor import checkpoint
+from executor.training import Trainer
 from results.experiment import launcher, machine, publish, read_data
 from results.faults.jobs import environment
 from results.faults.processes import ranks_of
 from results.faults.run import HERE, pages
-
-MODEL, OPTIONS, WORKERS = "wresnet-14-2", {"batch": 64, "image": 8, "channels": 1, "classes": 10}, 8
-JOBS, STEPS, EVERY, FIRST = 5, 9, 4, 1
-COMPARED = "seconds of a comparison: "
-TIMED = f"""
-import time
-from executor import checkpoint
 from tensor_partitioner.commands.entry import execute
 
-def timed(trainer, replicas=checkpoint.replicas):
-    begin = time.thread_time()
-    checksums = replicas(trainer)
-    print("{COMPARED}", time.thread_time() - begin, flush=True)
-    return checksums
+MODEL, OPTIONS, WORKERS = "wresnet-14-2", {"batch": 64, "image": 8, "channels": 1, "classes": 10}, 8
+JOBS, STEPS, EVERY, FIRST, COMPARED = 5, 9, 4, 1, "seconds of a comparison:"
 
-checkpoint.replicas = timed
-execute()
-"""
-"""The command `execute` that says how long a rank computes the checksums that ranks compare."""
+
+def execute_timed() -> None:
+    """Run the command `execute`; print how long a rank computes the checksums that ranks compare."""
+
+    def timed(trainer: Trainer, replicas: Any = checkpoint.replicas) -> Any:
+        begin, checksums = time.thread_time(), replicas(trainer)
+        print(COMPARED, time.thread_time() - begin, flush=True)
+        return checksums
+
+    checkpoint.replicas = timed
+    execute()
 
 
 def cpu_s(process: int) -> float:
@@ -42,8 +42,9 @@ def cpu_s(process: int) -> float:
 
 def trained(plan: Path, folder: Path) -> dict[str, float]:
     """Train; return CPU seconds: of ranks and guards from the first steps to the last, of a rank's comparison."""
-    words = [str(plan), "--data", "digits", "--steps", str(STEPS), "--log", "step", "--checkpoint", str(folder)]
-    line = [launcher(), "-n", str(WORKERS), sys.executable, "-c", TIMED, *words, "--every", str(EVERY)]
+    words = [plan, "--data", "digits", "--steps", f"{STEPS}", "--log", "step", "--checkpoint", folder, "--every", EVERY]
+    timed = ("-c", "from results.faults.cost import execute_timed; execute_timed()")
+    line = [launcher(), "-n", f"{WORKERS}", sys.executable, *timed, *map(str, words)]
     with subprocess.Popen(line, stdout=subprocess.PIPE, text=True, cwd=plan.parent, env=environment()) as process:
         moments, compared = [], []
         for said in process.stdout or ():
@@ -53,9 +54,8 @@ def trained(plan: Path, folder: Path) -> dict[str, float]:
                 ranks = ranks_of(plan)
                 guards = [int(Path(f"/proc/{rank}/stat").read_text().rpartition(")")[2].split()[1]) for rank in ranks]
                 moments.append([sum(map(cpu_s, processes)) for processes in (ranks, guards)])
-    if process.returncode or len(moments) != 2:
-        raise RuntimeError(f"expected a training of {STEPS} steps, found one that ended with {process.returncode}")
-    ranks_s, guards_s = (after - before for before, after in zip(*moments, strict=True))
+    before, after = moments  # of a training that ended
+    ranks_s, guards_s = (after[of] - before[of] for of in (0, 1))
     return {"ranks": ranks_s, "guards": guards_s, "comparison": statistics.median(compared)}
 
 

@@ -156,9 +156,8 @@ def cost(data: Any) -> str:
     guards = statistics.median(job["guards"] / (job["ranks"] + job["guards"]) for job in jobs)
     compared = statistics.median(job["comparison"] * workers * steps / job["ranks"] for job in jobs)
     return (
-        f"{len(jobs)} jobs of {steps} steps of {data['cost']['model']} on {workers} ranks: the guards, which do "
-        f"nothing but heartbeats, take {guards:.2%} of a step's CPU time (median). A comparison of ranks takes "
-        f"{compared:.2%}; training without checkpoints makes one, before the first step. {data['cost']['machine']}."
+        f"{len(jobs)} jobs of {steps} steps of {data['cost']['model']} on {workers} ranks: guards take {guards:.2%} of "
+        f"a step's CPU time, a comparison of ranks {compared:.2%} (medians). {data['cost']['machine']}."
     )
 
 
