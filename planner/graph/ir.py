@@ -158,7 +158,7 @@ class Graph(Shown):
 
 Array = NDArray[Any]
 
-MOST_CHARACTERS = 1 << 20
+MOST_CHARACTERS = 1 << 24
 """Largest number of characters for the values of one tensor."""
 
 

@@ -53,9 +53,9 @@ def test_a_worker_makes_its_tile(array):
 def test_what_is_regular_is_small_and_what_is_large_is_refused():
     mask = graph_of(np.tril(np.ones((2048, 2048), bool)))
     assert len(json.dumps(to_data(mask))) < 20_000
-    message = f"tensor 'c': values of shape (1024, 1024) take [0-9]+ characters, more than {MOST_CHARACTERS}"
+    message = f"tensor 'c': values of shape (2048, 1024) take [0-9]+ characters, more than {MOST_CHARACTERS}"
     with pytest.raises(GraphError, match=message.replace("(", r"\(").replace(")", r"\)")):
-        graph_of(RANDOM.normal(size=(1024, 1024)))
+        graph_of(RANDOM.normal(size=(2048, 1024)))
     with pytest.raises(GraphError, match="values of dtype complex128: expected one of float16"):
         graph_of(np.zeros(3, complex))
 

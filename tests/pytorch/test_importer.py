@@ -14,7 +14,7 @@ import planner  # noqa: E402
 from executor.data import DataError  # noqa: E402
 from executor.data.base import check_numbers  # noqa: E402
 from planner.explanations.explanation import costly_table  # noqa: E402
-from planner.graph.ir import array_of, values as values_of  # noqa: E402
+from planner.graph.ir import MOST_CHARACTERS, array_of, values as values_of  # noqa: E402
 from planner.plans.plan_json import plan_from_json  # noqa: E402
 from planner.pytorch import from_torch, graph_of  # noqa: E402
 from planner.pytorch.state import contents  # noqa: E402
@@ -274,11 +274,15 @@ def test_a_buffer_is_kept(content):
     trained_like_eager(Called(lambda self, x: x * self.factor, factor=content), (values(4, 6),))
 
 
-def test_a_buffer_that_is_too_large_and_in_no_file_is_refused():
+@pytest.mark.parametrize("rows", [40000, 600000])
+def test_a_buffer_in_no_file_is_kept_unless_it_is_too_large(rows):
     module = Called(lambda self, x: x * self.factor)
-    module.register_buffer("factor", torch.randn(200000, 6), persistent=False)
-    with pytest.raises(planner.GraphError, match="more than 1048576"):
-        from_torch(module, (torch.randn(200000, 6),))
+    module.register_buffer("factor", torch.randn(rows, 6), persistent=False)
+    if rows == 40000:
+        trained_like_eager(module, (values(rows, 6),))
+        return
+    with pytest.raises(planner.GraphError, match=f"more than {MOST_CHARACTERS}"):
+        from_torch(module, (torch.randn(rows, 6),))
 
 
 def test_what_layers_compute_alike_is_computed_once(monkeypatch):

@@ -10,7 +10,7 @@ import torch
 
 from planner.errors import GraphError
 from planner.graph.build import ONES, ZEROS
-from planner.graph.ir import Array, Init, values
+from planner.graph.ir import MOST_CHARACTERS, Array, Init, values
 from planner.pytorch.private import FakeTensor
 from planner.pytorch.rewrite.axes import Value
 from planner.pytorch.translate.translation import Translation
@@ -119,9 +119,9 @@ class Content:
 
     @property
     def fits(self) -> bool:
-        """True if a graph can store it."""
+        """True if it takes little of the space that one tensor may have in a graph."""
         try:
-            return bool(self.init)
+            return len(self.init.values) <= MOST_CHARACTERS // 16
         except GraphError:
             return False
 
