@@ -54,7 +54,9 @@ class Ways:
         """Return True for equal fields; ways without shares and axes also equal the tuple of their factors."""
         if isinstance(other, tuple):
             return not self.shares and not self.axes and self.factors == other
-        return isinstance(other, Ways) and self._fields == other._fields
+        if not isinstance(other, Ways):
+            return False
+        return self.factors == other.factors and self.shares == other.shares and self.axes == other.axes
 
     def __hash__(self) -> int:
         return hash(self.factors)
@@ -67,10 +69,6 @@ class Ways:
 
     def __getitem__(self, step: int) -> int:
         return self.factors[step]
-
-    @property
-    def _fields(self) -> tuple[tuple[int | str, ...], ...]:
-        return self.factors, self.shares, self.axes
 
     @property
     def workers(self) -> int:
