@@ -2,7 +2,7 @@ import pytest
 
 from planner.errors import GraphError
 from planner.graph import GraphBuilder, Init, Optimizer, training_graph
-from planner.graph.rules import RULES, gradients
+from planner.graph.rules import gradients
 
 
 def summed(b, tensor):
@@ -20,13 +20,6 @@ def test_contributions_are_added_by_one_node():
     assert [(node.outputs, len(node.inputs), node.forward) for node in sums] == [(("w.grad",), 5, None)]
 
 
-def test_a_tensor_read_once_needs_no_addition():
-    b = GraphBuilder()
-    w, x = b.weight("w", (2, 2), Init("ones")), b.input("x", (2, 2))
-    gradients(b, summed(b, b.apply("mm", x, w, name="y")), ("w",))
-    assert not [node for node in b.nodes if node.op == "add_n"]
-
-
 def test_an_addition_passes_its_gradient_on():
     b = GraphBuilder()
     v, w = (b.weight(name, (2,), Init("ones")) for name in "vw")
@@ -40,13 +33,6 @@ def test_nothing_is_computed_for_data():
     y = b.apply("mm", b.apply("relu", x, name="r"), w, name="y")
     gradients(b, summed(b, y), ("w",))
     assert [node.name for node in b.nodes if node.forward] == ["loss.grad_x", "y.grad_b"]
-
-
-def test_gradients_of_data_on_request():
-    b = GraphBuilder()
-    w, x = b.weight("w", (2, 2), Init("ones")), b.input("x", (2, 2))
-    loss = summed(b, b.apply("mm", x, w, name="y"))
-    assert gradients(b, loss, ("w", "x")) == {"w": "w.grad", "x": "x.grad"}
 
 
 def test_backward_nodes_know_their_forward_nodes():
@@ -73,22 +59,6 @@ def test_a_weight_that_does_not_matter_is_named():
     loss = summed(b, w)
     with pytest.raises(GraphError, match="the loss does not depend on tensor 'idle'"):
         training_graph(b, {"loss": loss}, Optimizer())
-
-
-@pytest.mark.parametrize(
-    ("rule", "message"),
-    [
-        (lambda b: (b.gradient,), r"node 'y' \(mm\): its gradient rule returns 1 gradients for 2 operands"),
-        (lambda b: b.gradient, "return a tuple with one gradient for each operand"),
-        (lambda b: (b.gradient, None), r"gradient of shape \(2, 5\) for operand 0, which has shape \(2, 3\)"),
-    ],
-)
-def test_a_wrong_rule_is_named(monkeypatch, rule, message):
-    monkeypatch.setitem(RULES, "mm", rule)
-    b = GraphBuilder()
-    y = b.apply("mm", b.weight("v", (2, 3), Init("ones")), b.weight("w", (3, 5), Init("ones")), name="y")
-    with pytest.raises(GraphError, match=message):
-        gradients(b, summed(b, y), ("v", "w"))
 
 
 def test_a_tensor_of_the_users_may_be_named_as_the_constant_is():

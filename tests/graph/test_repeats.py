@@ -149,7 +149,7 @@ class Enumerated:
         return -period * segments, period, crossing_bytes, -sum(weights), start
 
 
-@pytest.mark.parametrize("first", range(0, 1000, 100))
+@pytest.mark.parametrize("first", range(0, 300, 100))
 def test_runs_are_those_of_the_enumeration(first):
     counts = []
     for seed in range(first, first + 100):
@@ -172,7 +172,7 @@ def test_a_graph_without_layers_has_no_segments():
         assert few_segments(graph) == FewSegments(graph)
 
 
-@pytest.mark.parametrize("name", ["transformer-4-32", "llama-4-32", "encoder-decoder-4-32", "mlp-5-32"])
+@pytest.mark.parametrize("name", ["llama-4-32", "encoder-decoder-4-32", "mlp-5-32"])
 def test_what_has_equal_positions_corresponds(name):
     """Gradients, updates and states, too: operators and shapes are equal, and so is who reads what."""
     options = {} if name.startswith("mlp") else {"heads": 4, "sequence": 16, "vocabulary": 64}
