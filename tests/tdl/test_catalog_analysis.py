@@ -9,7 +9,6 @@ from operator_verification.cases import CASES
 import tdl
 from executor.cases import Draw
 from tdl import analysis
-from tests.tdl.reshaping import reshape_attributes
 
 
 def fresh():
@@ -54,21 +53,6 @@ def test_shapes_are_no_reason_for_another_analysis(analyses):
         conv.describe((4, 4), {"stride": (1, 1), "padding": (1, 1)}).extents(((2, 3, size, size), (4, 3, 3, 3)))
     assert len(analyses) == 2
     assert mm.describe((2, 2)) is mm.describe([2, 2], {"extents": {"i": 7}})
-
-
-def test_a_reshapes_target_is_no_reason_for_another_analysis(analyses):
-    """How dimensions merge and split is described, not their extents."""
-    reshape = replace(tdl.catalog["reshape"], descriptions={})
-    for batch in range(2, 12):
-        for shape, target in (
-            ((batch, 3, 4), (batch, 12)),
-            ((batch, 12), (batch, 3, 4)),
-            ((3 * batch, 4), (3, batch, 4)),
-        ):
-            attributes = reshape_attributes(shape, target)
-            extents = reshape.describe((len(shape),), attributes).extents((shape,), attributes)
-            assert reshape.describe((len(shape),), attributes).output_shapes(extents) == (target,)
-    assert len(analyses) == 3
 
 
 def test_catalog_names_operands_and_attributes():

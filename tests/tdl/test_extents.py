@@ -14,17 +14,9 @@ HALF = {"stride": (2, 2), "padding": (1, 1)}
 
 # operator, shapes, attributes, extents (in order), output shapes
 TABLE = (
-    ("mm", [(2, 3), (3, 4)], {}, {"i": 2, "j": 4, "k": 3}, [(2, 4)]),
     ("mm", [(3, 2), (4, 3)], {"transpose_a": True, "transpose_b": True}, {"i": 2, "j": 4, "k": 3}, [(2, 4)]),
     ("shift_two", [(9,)], {}, {"i": 7}, [(7,)]),
     ("conv1d", [(2, 3, 9), (3, 4, 5)], {}, {"b": 2, "co": 4, "x": 5, "ci": 3, "dx": 5}, [(2, 4, 5)]),
-    (
-        "convolution",
-        [(2, 3, 7, 8), (4, 3, 3, 1)],
-        HALF,
-        {"n": 2, "co": 4, "y": 4, "x": 5, "ci": 3, "dy": 3, "dx": 1},
-        [(2, 4, 4, 5)],
-    ),
     (
         "convolution_backward_input",
         [(2, 4, 4, 4), (4, 3, 3, 3)],
@@ -32,15 +24,7 @@ TABLE = (
         {"n": 2, "ci": 3, "y": 8, "x": 7, "co": 4, "dy": 3, "dx": 3},
         [(2, 3, 8, 7)],
     ),
-    (
-        "convolution_backward_weight",
-        [(2, 4, 4, 4), (2, 3, 8, 7)],
-        {**HALF, "extents": {"dy": 3, "dx": 3}},
-        {"co": 4, "ci": 3, "dy": 3, "dx": 3, "n": 2, "y": 4, "x": 4},
-        [(4, 3, 3, 3)],
-    ),
     ("expand", [(3,)], {"dims": (1,), "extents": {"e0": 5}}, {"i0": 3, "e0": 5}, [(3, 5)]),
-    ("sum", [(2, 3, 4)], {"dims": (2, 0)}, {"i0": 3, "r0": 2, "r1": 4}, [(3,)]),
     (
         "reshape",
         [(12,)],
@@ -48,10 +32,7 @@ TABLE = (
         {"v0": 3, "v1": 4},
         [(3, 4)],
     ),
-    ("unbind", [(2, 3)], {"dim": 0, "n": 2}, {"i0": 3}, [(3,), (3,)]),
-    ("stack", [(3,), (3,), (3,)], {"dim": 1}, {"i0": 3, "s": 3}, [(3, 3)]),
     ("batch_cholesky", [(2, 4, 4)], {}, {"b": 2, "i": 4, "j": 4}, [(2, 4, 4)]),
-    ("cross_entropy", [(4, 5), (4,), (4,), (4,)], {"count": 4}, {"b": 4, "c": 5}, [()]),
 )
 
 
@@ -67,16 +48,12 @@ def test_extents_and_output_shapes(row):
 @pytest.mark.parametrize(
     ("body", "extent"),
     [
-        (lambda x: lambda i: x[i], 10),
         (lambda x: lambda i: x[2 * i], 5),
-        (lambda x: lambda i: x[3 * i + 1], 3),
         (lambda x: lambda i: x[9 - i], 10),
         (lambda x: lambda i: x[i] + x[i + 1], 9),
         (lambda x: lambda i: x[i + 1] + x[2 * i], 5),
         (lambda x: lambda i: x[pad(i - 1, 1, 1)], 12),
-        (lambda x: lambda i: Sum(lambda k=3: x[i + k]), 8),
         (lambda x: lambda i: Sum(lambda k=3: x[pad(i + k - 1, 1, 1)]), 10),
-        (lambda x: lambda i: Sum(lambda k=2: x[2 * i + k]), 5),
         (lambda x: lambda i: Sum(lambda k=2: x[2 * i - k + 1]), 5),
         (lambda x: lambda i: x[i / 2], 19),
     ],

@@ -14,7 +14,7 @@ import tdl
 from executor.cases import Case
 from tdl import REDUCERS, Affine, Digits, Max, Min, Prod, Sum, maximum, pad, where
 
-DESCRIPTIONS = 2500
+DESCRIPTIONS = 1500
 ITERATIONS = 20_000
 REDUCING = {"Sum": Sum, "Max": Max, "Min": Min, "Prod": Prod}
 FAR = 40

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import tdl
-from tdl import Max, Min, OpaqueFunction, Prod, Sum, exp, sqrt, where
+from tdl import Max, Min, OpaqueFunction, Prod, Sum, sqrt, where
 from tests.tdl.paper_operators import CATALOG
 
 HOW = {"stride": (2, 2), "padding": (1, 1)}
@@ -16,36 +16,21 @@ POOL = {**HOW, "kernel": (3, 3)}
 
 # operator, ranks, attributes, concatenated, reduced, refused, contiguous, element-wise
 TABLE = (
-    ("relu", (2,), {}, "i0 i1", "", "", "", True),
     ("add", (4, 1), {"dims": (1,)}, "i0 i1 i2 i3", "", "", "", True),
-    ("add", (2, 2), {"dims": (1, 0)}, "i0 i1", "", "", "", False),
     ("add_n", (2, 2, 2), {}, "i0 i1", "", "", "", True),
-    ("increment", (0,), {}, "", "", "", "", True),
-    ("adam", (2, 2, 2, 2, 0), {"lr": 0.1, "beta1": 0.9, "beta2": 0.9, "eps": 0.1}, "i0 i1", "", "", "", True),
     ("mm", (2, 2), {}, "i j", "k+Sum", "", "", False),
-    ("mm", (2, 2), {"transpose_a": True}, "i j", "k+Sum", "", "", False),
     ("einsum", (2, 3), {"equation": "bi,ghi->bgh"}, "b g h", "i+Sum", "", "", False),
-    ("einsum", (1, 1), {"equation": "a,a->"}, "", "a+Sum", "", "", False),
     ("convolution", (4, 4), HOW, "n co y x", "ci+Sum dy+Sum dx+Sum", "", "y x dy dx", False),
     ("convolution_backward_input", (4, 4), HOW, "n ci y x", "co+Sum dy+Sum dx+Sum", "", "y x dy dx", False),
-    ("convolution_backward_weight", (4, 4), HOW, "co ci dy dx", "n+Sum y+Sum x+Sum", "", "y x dy dx", False),
     ("max_pool2d_with_indices", (4,), POOL, "n c y x", "", "wy wx dy dx", "y x wy wx dy dx", False),
-    ("max_pool2d_with_indices_backward", (4, 4), POOL, "n c y x", "dy+Sum dx+Sum", "", "y x dy dx", False),
     ("avg_pool2d", (4,), POOL, "n c y x", "dy+Sum dx+Sum", "", "y x dy dx", False),
     ("sum", (3,), {"dims": (1,)}, "i0 i1", "r0+Sum", "", "", False),
-    ("mean", (3,), {"dims": (0, 2), "count": 6}, "i0", "r0+Sum r1+Sum", "", "", False),
     ("amax", (2,), {"dims": (1,)}, "i0", "r0+Max", "", "", False),
-    ("expand", (1,), {"dims": (0, 2)}, "e0 i0 e1", "", "", "", False),
-    ("batch_norm_var", (4, 1), {"count": 9}, "c", "n+Sum y+Sum x+Sum", "", "", False),
-    ("batch_norm", (4, 1, 1, 1, 1), {"eps": 0.1}, "n c y x", "", "", "", True),
     ("batch_norm_backward_reduce", (4, 4, 1, 1), {"eps": 0.1}, "c", "n+Sum y+Sum x+Sum", "", "", False),
-    ("batch_norm_backward", (4, 4, 1, 1, 1, 1, 1), {"eps": 0.1, "count": 9}, "n c y x", "", "", "", True),
-    ("sum_exp", (2, 1), {}, "b", "c+Sum", "", "", False),
     ("cross_entropy", (2, 1, 1, 1), {"count": 4}, "", "b+Sum c+Sum", "", "c", False),
     ("cross_entropy_backward", (2, 1, 1, 1), {"factor": 0.1}, "b c", "", "", "c", True),
     ("reshape", (2,), {"source": (("v0", "v1"), ("v2",)), "target": (("v0",), ("v1",), ("v2",))},
      "v0 v1 v2", "", "", "", False),
-    ("unbind", (3,), {"dim": 1, "n": 2}, "i0 i1", "", "", "", False),
     ("stack", (1, 1), {"dim": 0}, "i0 s", "", "", "s", False),
     ("shift_two", (1,), {}, "i", "", "", "i", False),
     ("conv1d", (3, 3), {}, "b co x", "ci+Sum dx+Sum", "", "x dx", False),
@@ -76,30 +61,20 @@ def test_reducer_under_a_function_is_refused_with_the_reason():
 
 # the expression over k, and the reducer that combines parts of k (None: refused)
 COMBINING = (
-    (lambda x, y, i: Sum(lambda k: x[i, k]), "Sum"),
-    (lambda x, y, i: Sum(lambda k: x[i, k]) / 4, "Sum"),
     (lambda x, y, i: -Sum(lambda k: x[i, k]), "Sum"),
     (lambda x, y, i: y[i] * Sum(lambda k: x[i, k]), "Sum"),
     (lambda x, y, i: Sum(lambda k: x[i, k]) / sqrt(y[i] + 2), "Sum"),
     (lambda x, y, i: Sum(lambda k: x[i, k]) - Sum(lambda k: y[k]), "Sum"),
     (lambda x, y, i: Sum(lambda j: y[j] * Sum(lambda k: x[j, k])), "Sum"),
-    (lambda x, y, i: Max(lambda k: x[i, k]), "Max"),
     (lambda x, y, i: 2 * Max(lambda k: x[i, k]), "Max"),
     (lambda x, y, i: Max(lambda j: Max(lambda k: x[j, k])), "Max"),
     (lambda x, y, i: Min(lambda k: x[i, k]) / 4, "Min"),
     (lambda x, y, i: Prod(lambda k: x[i, k]), "Prod"),
     (lambda x, y, i: Sum(lambda k: x[i, k]) + y[i], None),
     (lambda x, y, i: 1 / Sum(lambda k: x[i, k]), None),
-    (lambda x, y, i: Sum(lambda k: x[i, k]) * Sum(lambda k: y[k]), None),
-    (lambda x, y, i: Sum(lambda k: x[i, k]) / Sum(lambda k: y[k]), None),
-    (lambda x, y, i: exp(Sum(lambda k: x[i, k])), None),
-    (lambda x, y, i: -Max(lambda k: x[i, k]), None),
     (lambda x, y, i: -2 * Max(lambda k: x[i, k]), None),
     (lambda x, y, i: y[i] * Max(lambda k: x[i, k]), None),
-    (lambda x, y, i: 2 * Prod(lambda k: x[i, k]), None),
     (lambda x, y, i: Max(lambda j: Sum(lambda k: x[j, k])), None),
-    (lambda x, y, i: Sum(lambda j: Max(lambda k: x[j, k])), None),
-    (lambda x, y, i: Sum(lambda k: x[i, k]) * i + Max(lambda k: x[i, k]), None),
 )  # fmt: skip
 UFUNC = {"Sum": np.add, "Max": np.maximum, "Min": np.minimum, "Prod": np.multiply}
 
@@ -143,9 +118,7 @@ def test_opaque_functions_split_along_what_selects_their_operands_only():
 HALOS = (
     ("shift_two", (1,), {}, "i", {}, {(0, 0): (0, 2)}),
     ("conv1d", (3, 3), {}, "x", {"dx": 3}, {(0, 2): (0, 2)}),
-    ("convolution", (4, 4), {"stride": (1, 1), "padding": (1, 1)}, "y", {"dy": 3}, {(0, 2): (1, 1)}),
     ("convolution", (4, 4), HOW, "x", {"dx": 3}, {(0, 3): (1, 0)}),
-    ("convolution", (4, 4), {"stride": (1, 1), "padding": (0, 0)}, "y", {"dy": 1}, {(0, 2): (0, 0)}),
     ("convolution_backward_input", (4, 4), {"stride": (1, 1), "padding": (1, 1)}, "y", {"dy": 3}, {(0, 2): (1, 1)}),
     ("mm", (2, 2), {}, "i", {}, {}),
 )
@@ -181,16 +154,11 @@ def test_elementwise_needs_an_operand_read_at_the_outputs_own_coordinates_only()
     ("op", "ranks", "attributes", "linear", "not_linear"),
     [
         ("add", (2, 2), {}, [{0, 1}], [{0}, {1}]),
-        ("mul", (2, 2), {}, [{0}, {1}], [{0, 1}]),
         ("div", (2, 2), {}, [{0}], [{1}, {0, 1}]),
         ("mm", (2, 2), {}, [{0}, {1}], [{0, 1}]),
         ("relu", (2,), {}, [], [{0}]),
         ("threshold_backward", (2, 2), {}, [{0}], [{1}]),
-        ("add_n", (1, 1, 1), {}, [{0, 1, 2}], [{0, 1}]),
         ("sgd", (1, 1), {"lr": 0.1}, [{0, 1}], [{0}]),
-        ("mean", (2,), {"dims": (0,), "count": 2}, [{0}], []),
-        ("amax", (2,), {"dims": (0,)}, [], [{0}]),
-        ("increment", (0,), {}, [], [{0}]),
     ],
 )
 def test_linearity(op, ranks, attributes, linear, not_linear):
@@ -207,10 +175,8 @@ HEADS = [(1, 6, 5, 8), (1, 2, 7, 8), (1, 2, 7, 9)]
     ("op", "shapes", "attributes", "operations"),
     [
         ("mm", [(3, 4), (4, 5)], {}, 2 * 3 * 5 * 4),
-        ("relu", [(3, 4)], {}, 12),
         ("sgd", [(3, 4), (3, 4)], {"lr": 0.1}, 24),
         ("embedding", [(50, 8), (3,)], {}, 3 + 2 * 3 * 8),  # compare, choose, add: one row of 50
-        ("embedding_dense_backward", [(3, 8), (3,)], {"extents": {"v": 50}}, 3 + 2 * 3 * 8),
         ("cumsum", [(4,)], {"dim": 0, "extents": {"i0": 4}}, 4 * 4 / 2),
         ("attention", HEADS, {"scale": 1.0}, 6 * 5 * 7 * (2 * 8 + 2 * 9 + 2 + 1) + 6 * 5 * (9 + 1)),
         ("attention", HEADS, {"scale": 1.0, "causal": True}, 6 * 5 * 7 / 2 * (2 * 8 + 2 * 9 + 2 + 1) + 6 * 5 * (9 + 1)),
