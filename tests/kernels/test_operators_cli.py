@@ -34,13 +34,6 @@ def test_list_as_json(capsys):
     assert entries["max_pool2d_with_indices"]["refusals"]["wy"]
 
 
-def test_check_of_one_operator(capsys):
-    status, out, err = run(capsys, "check", "mm", "--cases", "2", "--backend", "numpy")
-    assert (status, err) == (0, "")
-    assert "i j k" in out
-    assert "relu" not in out
-
-
 def test_check_as_json(capsys):
     status, out, _ = run(capsys, "check", "mm", "--cases", "2", "--json", "--backend", "numpy")
     (result,) = json.loads(out)
@@ -67,11 +60,3 @@ def test_an_unknown_operator_is_one_line_with_suggestions_and_status_2(capsys):
     status, _, err = run(capsys, "check", "zzzzzz")
     assert status == 2
     assert "operators list" in err
-
-
-def test_cupy_where_it_is_missing_is_one_line_and_status_2(capsys, monkeypatch):
-    monkeypatch.setattr("executor.backend.find_spec", lambda name: None)
-    status, out, err = run(capsys, "check", "mm", "--backend", "cupy")
-    assert (status, out) == (2, "")
-    assert err.startswith("error: backend 'cupy': CuPy is not installed")
-    assert err.count("\n") == 1
