@@ -64,7 +64,6 @@ def decayed_after_clipping(weights):
 
 CLIPS = {
     "norm": ({"clip_norm": 0.7}, lambda weights: torch.nn.utils.clip_grad_norm_(weights, 0.7)),
-    "norm that is not reached": ({"clip_norm": 1e6}, lambda weights: torch.nn.utils.clip_grad_norm_(weights, 1e6)),
     "value": ({"clip_value": 0.05}, lambda weights: torch.nn.utils.clip_grad_value_(weights, 0.05)),
     "norm, and then decay": ({"clip_norm": 0.7, "weight_decay": 0.3}, decayed_after_clipping),
     "both": (
@@ -77,8 +76,7 @@ CLIPS = {
 }
 
 
-@pytest.mark.parametrize("ways", [(), (2,), (2, 2, 2)])
-@pytest.mark.parametrize("clip", CLIPS)
+@pytest.mark.parametrize(("clip", "ways"), [*((clip, (2,)) for clip in CLIPS), ("norm", ()), ("both", (2, 2, 2))])
 def test_clips_as_pytorch_does(clip, ways):
     recipe, function = CLIPS[clip]
     first, inputs, weights = trained(perceptron(**recipe), ways)
@@ -87,9 +85,8 @@ def test_clips_as_pytorch_does(clip, ways):
         np.testing.assert_allclose(weights[name], array, rtol=0, atol=1e-10)
 
 
-@pytest.mark.parametrize("placements", ["S", "S,R,P"])
-def test_other_placements_clip_alike(placements):
-    first, inputs, weights = trained(perceptron(clip_norm=0.7), (2, 2), placements=placements)
+def test_partial_sums_clip_alike():
+    first, inputs, weights = trained(perceptron(clip_norm=0.7), (2, 2), placements="S,R,P")
     for name, array in by_pytorch(first, inputs, CLIPS["norm"][1]).items():
         np.testing.assert_allclose(weights[name], array, rtol=0, atol=1e-10)
 
@@ -136,14 +133,13 @@ def test_the_norm_is_that_of_all_gradients_together():
         training_graph(b, {"loss": loss}, own)
 
 
-@pytest.mark.parametrize("factor", [-0.1, float("inf"), float("nan"), None, True, "a"])
+@pytest.mark.parametrize("factor", [-0.1, float("nan"), True, "a"])
 def test_decay_out_of_range_is_refused(factor):
     with pytest.raises(GraphError, match="weight_decay must be a finite number of at least 0, found"):
         Optimizer("sgd", weight_decay=factor)
 
 
-@pytest.mark.parametrize("option", ["clip_norm", "clip_value"])
-@pytest.mark.parametrize("most", [0, -1.0, float("inf"), True])
+@pytest.mark.parametrize(("option", "most"), [("clip_norm", 0), ("clip_norm", float("inf")), ("clip_value", True)])
 def test_limits_out_of_range_are_refused(option, most):
     with pytest.raises(GraphError, match=f"{option} must be a finite number above 0, found"):
         Optimizer("sgd", **{option: most})

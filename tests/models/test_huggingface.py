@@ -19,17 +19,13 @@ PARAMETERS = {
     "hf:Qwen/Qwen2.5-0.5B": 494_032_768,
     "hf:Qwen/Qwen3-0.6B": 596_049_920,
     "hf:TinyLlama/TinyLlama-1.1B-Chat-v1.0": 1_100_048_384,
-    "hf:meta-llama/Llama-3.2-1B-Instruct": 1_235_814_400,
     "hf:openai-community/gpt2": 124_439_808,
 }
 """As the Hub counts the elements of the models' files."""
 
 BILLIONS = {
-    "hf:meta-llama/Llama-2-70b-hf": 68.98, "hf:meta-llama/Llama-3.1-405B": 405.9, "hf:mistralai/Mistral-7B-v0.1": 7.24,
-    "hf:mistralai/Mixtral-8x7B-v0.1": 46.7, "hf:mistralai/Mixtral-8x22B-v0.1": 140.6, "hf:Qwen/Qwen2.5-7B": 7.62,
-    "hf:Qwen/Qwen2.5-32B": 32.8, "hf:Qwen/Qwen2.5-72B": 72.7, "hf:Qwen/Qwen3-8B": 8.19, "hf:Qwen/Qwen3-32B": 32.8,
-    "hf:Qwen/Qwen3-30B-A3B": 30.5, "hf:Qwen/Qwen3-235B-A22B": 235.0, "hf:microsoft/phi-4": 14.7,
-    "hf:google/gemma-7b": 8.54,
+    "hf:meta-llama/Llama-3.1-405B": 405.9, "hf:mistralai/Mixtral-8x22B-v0.1": 140.6, "hf:Qwen/Qwen2.5-72B": 72.7,
+    "hf:Qwen/Qwen3-32B": 32.8, "hf:Qwen/Qwen3-30B-A3B": 30.5, "hf:microsoft/phi-4": 14.7, "hf:google/gemma-7b": 8.54,
 }  # fmt: skip
 """As models' cards say."""
 
@@ -89,7 +85,6 @@ def test_a_configuration_is_decided(tmp_path, capsys):
     [
         ({"model_type": "falcon"}, "expected model_type llama"),
         ({"hidden_size": None}, "the field hidden_size is missing"),
-        ({"hidden_size": 10**30}, "config.json"),
         ({"num_hidden_layers": "two"}, "Expected `int | null`, got `str`"),
         ({"hidden_size": 65}, "hidden_size: expected a multiple of twice the 4 heads, found 65"),
         ({"num_key_value_heads": 3}, "num_key_value_heads: expected a divisor of the 4 heads, found 3"),
@@ -113,10 +108,7 @@ def test_what_cannot_be_read_is_one_line(change, message, tmp_path, capsys):
 
 
 def test_fields_may_be_null(tmp_path):
-    path, nulls = (
-        tmp_path / "config.json",
-        ("num_experts_per_tok", "max_position_embeddings", "attention_bias", "rope_theta"),
-    )
+    path, nulls = tmp_path / "config.json", ("num_experts_per_tok", "max_position_embeddings", "rope_theta")
     path.write_text(json.dumps(SMALL | dict.fromkeys(nulls)))
     assert huggingface.size_of(str(path)).layers == 2
 

@@ -57,7 +57,7 @@ def furthest(values, expected):
     return max(one_worker.difference(values[name], expected[name]) for name in expected)
 
 
-@pytest.mark.parametrize(("name", "count"), [*((name, 4) for name in MODELS), ("mlp-3-8", 2), ("mlp-3-8", 8)])
+@pytest.mark.parametrize(("name", "count"), [*((name, 4) for name in MODELS), ("mlp-3-8", 8)])
 def test_micro_batches_equal_the_whole_batch(name, count):
     """Two steps on the very same samples, however the batch is cut."""
     graph = graph_of(name, micro_batches=count)
@@ -107,12 +107,6 @@ def operations(plan):
     return sum(task.operations for task in lower(plan).workers[0].tasks if isinstance(task, Compute))
 
 
-def test_micro_batches_need_less_memory():
-    plans = [single_worker(cut(build("mlp-12-16", batch=256, micro_batches=count))) for count in (1, 4, 16)]
-    whole, quarter, sixteenth = (arena_sizes(plan)[0] for plan in plans)
-    assert sixteenth < quarter < whole / 2
-
-
 @pytest.mark.parametrize("name", MODELS)
 def test_parts_compute_what_the_whole_does(name):
     plan = cut(graph_of(name, micro_batches=2, recompute="segments"))
@@ -128,8 +122,10 @@ HALF = {"bfloat16": 2.0**-8, "float16": 2.0**-11}
 """Rounding errors, relative."""
 
 
-@pytest.mark.parametrize("dtype", [*HALF, "mixed", "mixed-float16"])
-@pytest.mark.parametrize("name", ["mlp-3-8", "cnn-2-4"])
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [("mlp-3-8", "float16"), ("mlp-3-8", "mixed"), ("cnn-2-4", "bfloat16"), ("cnn-2-4", "mixed-float16")],
+)
 def test_parts_compute_what_the_whole_does_in_16_bits(name, dtype):
     plan = cut(graph_of(name, dtype, micro_batches=2, recompute="segments"))
     updated, run = trained(plan, steps=1)
@@ -151,16 +147,14 @@ def test_a_loss_scale_saves_small_gradients():
     assert np.count_nonzero(plain) < np.count_nonzero(scaled) / 2
 
 
-@pytest.mark.parametrize("scale", [0.25, 1024.0])
-def test_a_power_of_two_as_loss_scale_changes_no_bit_in_double_precision(scale):
-    updated, _ = trained(single_worker(cut(graph_of("mlp-3-8", loss_scale=scale))))
+def test_a_power_of_two_as_loss_scale_changes_no_bit_in_double_precision():
+    updated, _ = trained(single_worker(cut(graph_of("mlp-3-8", loss_scale=1024.0))))
     assert furthest(updated, whole_batch("mlp-3-8")) == 0
 
 
-@pytest.mark.parametrize("dtype", HALF)
-def test_16_bits_halve_the_bytes(dtype):
+def test_16_bits_halve_the_bytes():
     options = {"batch": 16, "sequence": 8, "vocabulary": 32, "heads": 2}
-    wide, narrow = (build("transformer-1-16", dtype=precision, **options) for precision in ("float32", dtype))
+    wide, narrow = (build("transformer-1-16", dtype=precision, **options) for precision in ("float32", "bfloat16"))
     moved = []
     for graph in (wide, narrow):
         plan = search(graph, SearchOptions(ways=(2, 2), searcher="data-parallel", placements="S,R"))
@@ -171,8 +165,7 @@ def test_16_bits_halve_the_bytes(dtype):
     assert moved[0] == 2 * moved[1]
 
 
-@pytest.mark.parametrize("count", [1, 2, 4])
-@pytest.mark.parametrize("dtype", ["float32", "mixed"])
+@pytest.mark.parametrize(("count", "dtype"), [(1, "float32"), (4, "float32"), (2, "mixed")])
 def test_gradients_are_reduced_once(count, dtype):
     """Four workers, data parallel: each gradient goes once to shares and once back, 3 times its bytes either way."""
     graph = build("mlp-3-8", batch=16, micro_batches=count, dtype=dtype)

@@ -46,7 +46,7 @@ def test_cnn():
     assert shape(build("cnn-5-16", image=6, channels=1), "conv1.w") == (16, 1, 3, 3)
 
 
-@pytest.mark.parametrize(("depth", "convolutions"), [(14, 17), (26, 29), (50, 53), (101, 104), (152, 155)])
+@pytest.mark.parametrize(("depth", "convolutions"), [(14, 17), (50, 53), (152, 155)])
 def test_wresnet_convolutions(depth, convolutions):
     # A bottleneck ResNet-L has L - 1 convolutions on its longest path, and one projection in each of four stages.
     graph = build(f"wresnet-{depth}-1", batch=2)
@@ -60,38 +60,24 @@ def test_wresnet_extents():
     assert shape(graph, "stem.conv.w") == (128, 3, 7, 7)
     assert shape(graph, "stem.conv") == (2, 128, 112, 112)
     assert shape(graph, "stem.pool.0") == (2, 128, 56, 56)
-    ends = [f"stage{stage}.unit{unit}.relu3" for stage, unit in enumerate((3, 4, 6, 3), start=1)]
-    assert [shape(graph, end) for end in ends] == [
-        (2, 512, 56, 56),
-        (2, 1024, 28, 28),
-        (2, 2048, 14, 14),
-        (2, 4096, 7, 7),
-    ]
+    assert shape(graph, "stage1.unit3.relu3") == (2, 512, 56, 56)
+    assert shape(graph, "stage4.unit3.relu3") == (2, 4096, 7, 7)
     assert shape(graph, "fc.w") == (4096, 1000)
 
 
 def test_wresnet_on_small_images_has_a_small_stem():
     graph = build("wresnet-14-0.25", batch=2, image=8, channels=1, classes=10)
     assert shape(graph, "stem.conv.w") == (16, 1, 3, 3)
-    assert shape(graph, "stem.relu") == (2, 16, 8, 8)
     assert count(graph, "max_pool2d_with_indices") == 0
-    assert [shape(graph, f"stage{stage}.unit1.relu3")[2] for stage in (1, 2, 3, 4)] == [8, 4, 2, 1]
 
 
 def test_alexnet():
     graph = build("alexnet", batch=2)
     assert shape(graph, "conv1.w") == (64, 3, 11, 11)
-    assert [shape(graph, f"pool{layer}.0") for layer in (1, 2, 5)] == [
-        (2, 64, 27, 27),
-        (2, 192, 13, 13),
-        (2, 256, 6, 6),
-    ]
+    assert [shape(graph, f"pool{layer}.0") for layer in (1, 5)] == [(2, 64, 27, 27), (2, 256, 6, 6)]
     assert shape(graph, "flat") == (2, 9216)
     assert shape(graph, "conv3.b") == (384,)
     assert shape(graph, "fc3.w") == (4096, 1000)
-    small = build("alexnet", batch=2, image=63, width=1 / 16, classes=10)
-    assert shape(small, "flat") == (2, 16)
-    assert dict(small.metrics) == {"loss": "loss", "logits": "fc3.bias", "labels": "labels"}
 
 
 def test_vgg():
@@ -108,14 +94,6 @@ def test_classifier():
     assert shape(graph, "pool") == (2, 2048)
     assert shape(graph, "embedding.w") == (2048, 512)
     assert shape(graph, "fc.w") == (512, 85742)
-    small = build("classifier-9", batch=2, image=8, backbone="wresnet-14-0.25", embedding=6)
-    assert shape(small, "embedding") == (2, 6)
-    assert shape(small, "fc") == (2, 9)
-
-
-def test_batch_norm_is_an_option():
-    assert count(build("wresnet-14-0.25", image=8, batch_norm=False), "batch_norm") == 0
-    assert count(build("cnn-5-4", image=8, batch_norm=True), "batch_norm") == 5
 
 
 def test_rnn():
@@ -127,9 +105,6 @@ def test_rnn():
     assert shape(graph, "lstm1.gates.0") == (4, 4, 8)
     assert shape(graph, "logits.2") == (4, 512)
     assert dict(graph.metrics) == {"loss": "loss", "logits": "logits.2", "labels": "labels.2"}
-    tiny = build("rnn-1-4", batch=4, unroll=2, input_width=5, classes=3)
-    assert shape(tiny, "lstm1.wx") == (4, 4, 5)
-    assert shape(tiny, "fc.w") == (4, 3)
 
 
 def test_rnn_nodes_know_their_cell_and_timestep():
@@ -137,17 +112,8 @@ def test_rnn_nodes_know_their_cell_and_timestep():
     nodes = {node.name: node for node in graph.nodes}
     assert nodes["lstm2.gates.1"].unroll == ("lstm2.gates", 1)
     assert nodes["logits.2"].unroll == ("logits", 2)
-    for node in graph.nodes:
-        forward = nodes.get(node.forward)
-        if forward is not None:
-            assert node.unroll == forward.unroll
-    # Every timestep between the first and the last has the same nodes.
-    graph = build("rnn-2-8", batch=4, unroll=5)
-    kinds = [
-        sorted((n.unroll[0], n.op, n.forward is None) for n in graph.nodes if n.unroll and n.unroll[1] == step)
-        for step in range(5)
-    ]
-    assert kinds[1] == kinds[2] == kinds[3]
+    backward = [node for node in graph.nodes if node.forward in nodes]
+    assert all(node.unroll == nodes[node.forward].unroll for node in backward)
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
@@ -157,27 +123,14 @@ def test_all_optimizers(optimizer):
     assert set(weights) <= set(graph.updates) or optimizer == "none"
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_dtypes(dtype):
-    graph = build("rnn-1-4", batch=2, unroll=2, dtype=dtype, optimizer="adam")
-    assert {tensor.dtype for tensor in graph.tensors.values()} == {dtype, "int32"}
+def test_dtypes():
+    graph = build("rnn-1-4", batch=2, unroll=2, dtype="float64", optimizer="adam")
+    assert {tensor.dtype for tensor in graph.tensors.values()} == {"float64", "int32"}
 
 
 @pytest.mark.parametrize(
     "name",
-    [
-        "",
-        "mlp",
-        "mlp-4",
-        "mlp-4-8-2",
-        "mlp-4-8kk",
-        "MLP-4-8",
-        "wresnet-50-x",
-        "rnn-2--4",
-        "vgg",
-        "mlp-²-4",
-        "transformer-2",
-    ],
+    ["", "mlp-4", "mlp-4-8-2", "mlp-4-8kk", "MLP-4-8", "wresnet-50-x", "rnn-2--4", "mlp-²-4"],
 )
 def test_unknown_names_list_the_zoo(name):
     known = "zoo has mlp-L-H (such as mlp-4-8192), cnn-L-C (such as cnn-5-2048), wresnet-L-W"
@@ -189,10 +142,8 @@ def test_unknown_names_list_the_zoo(name):
     ("name", "meant"),
     [
         ("gpt-2", "gpt2"),
-        ("gpt3-175b", "gpt-3-175b"),
         ("llama-3-8b", "llama-3.1-8b"),
         ("gpt-13b", "gpt-3-175b"),
-        ("Mixtral", "mixtral-8x7b"),
         ("wresnet", "wresnet-152-10"),
     ],
 )
@@ -214,7 +165,6 @@ def test_every_published_size_is_listed():
     [
         ("wresnet-34-1", "wresnet-34-1: L must be one of 14, 26, 50, 101, 152"),
         ("wresnet-14-0.01", "wresnet-14-0.01: 64 W channels must be a positive integer, found 0.64"),
-        ("wresnet-14-0", "wresnet-14-0: 64 W channels must be a positive integer, found 0.0"),
     ],
 )
 def test_wresnet_numbers_out_of_range(name, message):
@@ -226,11 +176,9 @@ def test_wresnet_numbers_out_of_range(name, message):
     ("name", "options", "message"),
     [
         ("alexnet", {"width": 0.01}, "option width must make 64 units a positive integer, found 0.01"),
-        ("vgg-16", {"width": 0}, "option width must make 64 units a positive integer, found 0"),
         ("alexnet", {"image": 62}, "node 'pool5' (max_pool2d_with_indices): no extent of 'y'"),
         ("classifier-4", {"backbone": "rnn-2-4"}, "option backbone must name a model wresnet-L-W, found 'rnn-2-4'"),
         ("transformer-2-12", {"heads": 5}, "option heads must divide the width 12, found 5"),
-        ("encoder-decoder-2-100", {"heads": 3}, "option heads must divide the width 100, found 3"),
     ],
 )
 def test_options_that_do_not_fit(name, options, message):
@@ -244,8 +192,6 @@ def test_options_that_do_not_fit(name, options, message):
         ({"heads": 2}, "mlp-L-H has no option heads; its options are batch, dtype, optimizer, lr"),
         ({"batch": 0}, "option batch must be a positive integer, found 0"),
         ({"batch": True}, "option batch must be a positive integer, found True"),
-        ({"batch": 2.5}, "option batch must be a positive integer, found 2.5"),
-        ({"batch": None}, "option batch must be a positive integer, found None"),
         ({"momentum": float("inf")}, "option momentum must be a finite number of at least 0, found inf"),
         ({"first_input_gradient": 1}, "option first_input_gradient must be True or False, found 1"),
         ({"lr": float("nan")}, "option lr must be a finite number of at least 0, found nan"),
