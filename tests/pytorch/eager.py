@@ -35,12 +35,17 @@ def eager_steps(module, inputs, loss=None, targets=(), steps=STEPS):
     return losses, {name: array_of(tensor) for name, tensor in module.state_dict().items()}
 
 
-def imported_steps(graph, module, inputs, targets=(), steps=STEPS):
-    """Return the same of the imported graph on one worker."""
+def trainer_of(graph, module):
+    """Return what trains an imported graph on one worker, from the module's values."""
     trainer = Trainer(rank_programs(undivided(graph), 0, 0), single_rank(1), np, "p2p")
     state = {name: array_of(tensor).copy() for name, tensor in module.state_dict().items()}
     trainer.begin_with(Weights.of(state, graph))
-    batch, losses = Batch(graph, module, inputs, targets), []
+    return trainer
+
+
+def imported_steps(graph, module, inputs, targets=(), steps=STEPS):
+    """Return the same of the imported graph on one worker."""
+    trainer, batch, losses = trainer_of(graph, module), Batch(graph, module, inputs, targets), []
     for step in range(steps):
         trainer.load(batch, step)
         trainer.run()

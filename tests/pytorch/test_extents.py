@@ -1,19 +1,15 @@
 """What a mask selects: as many elements as in the example, in every batch."""
 
-import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
-from executor.cluster import single_rank  # noqa: E402
 from executor.data import DataError  # noqa: E402
 from executor.torch.batches import Batch  # noqa: E402
-from executor.training import Trainer, rank_programs  # noqa: E402
 from planner.errors import GraphError  # noqa: E402
-from planner.plans.plan import undivided  # noqa: E402
 from planner.pytorch import from_torch  # noqa: E402
-from tests.pytorch.eager import trained_alike  # noqa: E402
+from tests.pytorch.eager import trained_alike, trainer_of  # noqa: E402
 
 END = 2
 
@@ -39,21 +35,12 @@ def written(self, rows, mask):
     return result * rows
 
 
-def of_constants(self, rows, mask):
-    shown = torch.tensor([True, False, True, True])
-    result = torch.zeros_like(rows)
-    result[shown] = self.head(rows[shown])
-    return result * rows
-
-
 FUNCTIONS = {
     "last": last,
     "written": written,
-    "of constants": of_constants,
     "where": lambda self, rows, mask: self.head(rows[torch.where(mask)]),
     "nonzero": lambda self, rows, mask: self.head(rows.flatten(0, 1)[mask.flatten().nonzero()[:, 0]]),
     "masked_select": lambda self, rows, mask: self.head(rows)[..., 0].masked_select(mask),
-    "two of them": lambda self, rows, mask: rows[mask][mask[mask]],
 }
 
 
@@ -71,7 +58,7 @@ def test_what_is_selected_trains_like_eager(function):
 def test_a_batch_that_selects_another_number_is_an_error():
     module, batch = Selected(last), words()
     graph = from_torch(module, (batch,))
-    trainer = Trainer(rank_programs(undivided(graph), 0, 0), single_rank(1), np, "p2p")
+    trainer = trainer_of(graph, module)
     batch[0, 0] = END
     trainer.load(Batch(graph, module, (batch,), ()), 0)
     with pytest.raises(DataError, match=r"shape \(5, 2\) in this batch, \(4, 2\) in the example"):
