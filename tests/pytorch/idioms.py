@@ -1,10 +1,11 @@
 """What people write in modules, each small: what a module has, what it does with a layer's result, and other data."""
 
+from types import SimpleNamespace
+
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
-from torch.utils.checkpoint import checkpoint
 
 from tests.pytorch.selected import ROWS, SELECTED, WIDTH, classes
 
@@ -82,21 +83,8 @@ def chosen_alike(self, x, shown):
     return result + x[~shown].sum() * 2 + x[others].sum() * 3
 
 
-def without_numbers(self, x, shown):
-    there = torch.where(shown[:, None], x, torch.nan)
-    return torch.nanmean(there * 2) + there.masked_fill(x > 1, float("nan")).nan_to_num(0.5).square().sum()
-
-
 def downward(self, x):
     return mean_square(self.down(x))
-
-
-def normalized(self, x):
-    return self.norm(self.norm(x).relu() * x).relu().sum()
-
-
-def base():
-    return {"base": nn.Parameter(torch.randn(4, WIDTH))}
 
 
 def expanded(self, x):
@@ -109,12 +97,6 @@ def packed(self, x, batch, ends):
     outputs, (hidden, cell) = self.lstm(rows)
     padded, _ = pad_packed_sequence(outputs, batch_first=True)
     return mean_square(padded) + hidden.sum() + mean_square(cell) + mean_square(x)
-
-
-def packed_labels(self, x, batch, ends):
-    rows = pack_padded_sequence(self.fc(batch), ends.sort(descending=True)[0], batch_first=True)
-    outputs, _ = self.gru(rows)
-    return F.cross_entropy(outputs[0], outputs[0].detach().argmax(-1)) + mean_square(x)
 
 
 def exponential_average(self, x):
@@ -150,12 +132,6 @@ def queue(self, x):
     return result
 
 
-def momentum_encoder(self, x):
-    for ours, theirs in zip(self.fc.parameters(), self.slow.parameters(), strict=True):
-        theirs.data = theirs.data * 0.9 + ours.data * 0.1
-    return F.mse_loss(x, self.slow(x.detach()))
-
-
 def slow():
     layer = nn.Linear(WIDTH, WIDTH)
     return {"slow": layer.requires_grad_(False)}
@@ -178,16 +154,6 @@ def below_the_diagonal(self, x):
     return F.cross_entropy(products, torch.arange(ROWS).roll(1))
 
 
-def on_the_diagonal(self, x):
-    products = (x.T @ x).div_(ROWS)
-    return torch.diagonal(products).add_(-1).pow_(2).sum() + products.square().sum()
-
-
-def off_the_diagonal(self, x):
-    products = x.T @ x
-    return products.flatten()[:-1].view(WIDTH - 1, WIDTH + 1)[:, 1:].flatten().pow_(2).sum()
-
-
 def changed_through_rows(self, x):
     products = x @ x.T
     products[:, 1:].T.reshape(-1).mul_(2)  # a copy
@@ -201,14 +167,6 @@ def changed_in_chains(self, x):
     first.mul_(2).add_(1)
     first[1:].mul_(3).add_(first[0])
     return mean_square(y) + first.sum()
-
-
-def scattered(kind, include_self):
-    def function(self, x, numbers):
-        base = self.base.scatter_reduce(0, numbers[:, None].expand(-1, WIDTH) % 3, x, kind, include_self=include_self)
-        return mean_square(base)
-
-    return function
 
 
 def filtered(self, x):
@@ -226,20 +184,8 @@ def of_matrices(self, x):
 
 def volume(self, x):
     v = x.view(1, 1, ROWS, 1, WIDTH).expand(1, 2, ROWS, 4, WIDTH)
-    return (
-        mean_square(F.max_pool3d(self.up(F.avg_pool3d(v, 2, 1, 1, count_include_pad=False)), 3, 2, 1))
-        + F.adaptive_max_pool2d(v[:, :, 0], (3, 4)).sum()
-    )
-
-
-def unpooled(self, x):
-    pooled, places = F.max_pool2d(x[None, None], 2, return_indices=True)
-    return mean_square(F.max_unpool2d(pooled, places, 2))
-
-
-def bags(self, x, numbers, starts):
-    starts = starts.sort()[0] * torch.tensor([0, 1, 1, 1, 1])
-    return mean_square(self.means(numbers, starts) * self.maxima(numbers, starts)) + mean_square(x)
+    pooled = F.avg_pool3d(v, 2, 1, 1, count_include_pad=False)
+    return mean_square(F.max_pool3d(self.up(pooled), 3, 2, 1)) + F.adaptive_max_pool2d(v[:, :, 0], (3, 4)).sum()
 
 
 def written_without_gradients(self, x):
@@ -256,13 +202,6 @@ def followed(self, x):
     return F.mse_loss(x, self.slow(x.detach())) + mean_square(x - self.slow.bias)
 
 
-def alignments(self, x, targets, ends):
-    steps = x.view(ROWS, 1, WIDTH).expand(-1, 2, -1).log_softmax(-1)
-    targets = targets.clamp(min=1)[:4].view(2, 2)
-    each = F.ctc_loss(steps, targets, ends[:2] + 1, torch.tensor([2, 1]), reduction="none", zero_infinity=True)
-    return each.square().sum() + F.ctc_loss(steps, targets, (ROWS, ROWS), (2, 1))
-
-
 def spectrogram(self, x):
     window = torch.hann_window(4, dtype=x.dtype)
     return mean_square(torch.stft(x.flatten(), 6, 2, 4, window, return_complex=True).abs() + 1)
@@ -273,26 +212,15 @@ def phases(self, x):
     return (torch.angle(transform) * transform.abs() * torch.arange(1, 5)).sum() + torch.angle(torch.fft.fft(x)).sum()
 
 
-def remainders(self, x):
-    return mean_square(x % 0.7 + x.fmod(0.3) + torch.fmod(x, x.roll(1, 1)) + torch.hypot(x, x.flip(1)))
-
-
-class Results:
-    def __init__(self, loss):
-        self.loss = loss
-
-
 IDIOMS = {
     "experts by masks": (experts, routed_by_mask),
     "experts by numbers": (experts, routed_by_numbers),
     "hidden words": (dict, hidden_words, mask, classes),
     "chosen by a mask": (dict, chosen, mask),
-    "without numbers": (dict, without_numbers, mask),
     "chosen by masks alike": (dict, chosen_alike, mask),
     "packed sequences": (
         lambda: {"lstm": nn.LSTM(WIDTH, 3, batch_first=True, bidirectional=True)}, packed, sequences, lengths,
     ),
-    "packed labels": (lambda: {"gru": nn.GRU(WIDTH, 4, 2, batch_first=True)}, packed_labels, sequences, lengths),
     "an average": (lambda: {"average": torch.zeros(WIDTH)}, exponential_average),
     "assigned": (lambda: {"average": torch.zeros(WIDTH), "steps": torch.tensor(0)}, assigned),
     "swapped": (lambda: {"now": torch.ones(WIDTH), "before": torch.zeros(WIDTH)}, swapped),
@@ -300,42 +228,20 @@ IDIOMS = {
         lambda: {"codes": torch.randn(4, WIDTH), "counts": torch.ones(4), "sums": torch.randn(4, WIDTH)}, codebook,
     ),
     "a queue": (lambda: {"keys": torch.randn(WIDTH, 2 * ROWS)}, queue),
-    "a slow encoder": (slow, momentum_encoder),
     "spectral norm": (
         lambda: {"down": nn.utils.parametrizations.spectral_norm(nn.Linear(WIDTH, 3))}, downward,
     ),
     "spectral norm by hooks": (
         lambda: {"down": nn.utils.spectral_norm(nn.Linear(WIDTH, 3))}, downward,
     ),
-    "weight norm by hooks": (
-        lambda: {"down": nn.utils.weight_norm(nn.Linear(WIDTH, 3))}, downward,
-    ),
-    "batch norm twice": (lambda: {"norm": nn.BatchNorm1d(WIDTH)}, normalized),
-    "batch norm that nothing reads": (
-        lambda: {"norm": nn.BatchNorm1d(WIDTH)}, lambda self, x: mean_square((self.norm(x), self.fc(x))[1]),
-    ),
     "distributions": (dict, gaussian),
     "a policy": (dict, policy, classes),
-    "checkpoint": (dict, lambda self, x: mean_square(checkpoint(self.fc, x, use_reentrant=True))),
     "below the diagonal": (dict, below_the_diagonal),
-    "on the diagonal": (dict, on_the_diagonal),
-    "off the diagonal": (dict, off_the_diagonal),
     "changed through rows": (dict, changed_through_rows),
     "chains": (dict, changed_in_chains),
-    **{
-        f"scatter {kind} {include}": (base, scattered(kind, include), classes)
-        for kind in ("mean", "amax", "amin", "prod", "sum") for include in (True, False)
-    },
-    "norms": (dict, lambda self, x: x.norm(p=3, dim=1).sum() + torch.linalg.vector_norm(x, float("inf"), dim=1).sum()),
-    "distances": (dict, lambda self, x: torch.cdist(x, x * 2).sum() + torch.cdist(x, x * 3, p=1).sum()),
     "a filter": (lambda: {"weight": nn.Parameter(torch.randn(2, 2))}, filtered),
     "matrices": (dict, of_matrices),
     "volumes": (lambda: {"up": nn.ConvTranspose3d(2, 2, 3, stride=2, padding=1, output_padding=1, groups=2)}, volume),
-    "unpooled": (dict, unpooled),
-    "bags": (
-        lambda: {"means": nn.EmbeddingBag(WIDTH, 3, padding_idx=0), "maxima": nn.EmbeddingBag(WIDTH, 3, mode="max")},
-        bags, classes, classes,
-    ),
     "expanded": (dict, expanded),
     "written without gradients": (lambda: {"average": torch.zeros(WIDTH)}, written_without_gradients),
     "a followed encoder": (slow, followed),
@@ -343,27 +249,16 @@ IDIOMS = {
         lambda: {"words": nn.Embedding(WIDTH, WIDTH, padding_idx=-1, scale_grad_by_freq=True)},
         lambda self, x, numbers: mean_square(x + self.words(numbers)), classes,
     ),
-    "counts": (
-        dict, lambda self, x, numbers: mean_square(x.sum(0) * torch.bincount(numbers, minlength=WIDTH)), classes,
-    ),
     "a sparse matrix": (
         dict,
         lambda self, x, i, j: mean_square(
             torch.sparse.mm(torch.sparse_coo_tensor(torch.stack((i, j)), x[:, 0].detach(), (WIDTH, WIDTH)), x.T)
         ), classes, classes,
     ),
-    "alignments": (dict, alignments, classes, lengths),
     "a spectrogram": (dict, spectrogram),
     "phases": (dict, phases),
-    "angles of real numbers": (dict, lambda self, x: (torch.angle(x) * x).sum()),
-    "covariances": (dict, lambda self, x: mean_square(torch.cov(x.T, correction=0)) + x.cov().tril().sum()),
-    "correlations": (dict, lambda self, x: mean_square(torch.corrcoef(x.T).tril(-1) + x.T[0].corrcoef())),
-    "remainders": (dict, remainders),
-    "slopes": (dict, lambda self, x: mean_square(F.celu(x, 1.3) + F.rrelu(x, 0.1, 0.3))),
-    "extremes": (dict, lambda self, x: (torch.fmax(x, x.flip(0)) * x.aminmax().max - torch.fmin(x, x.T[0, 0])).sum()),
-    "special functions": (dict, lambda self, x: (torch.lgamma(x.square() + 1) + torch.erfc(x)).sum()),
+    "results in an object": (dict, lambda self, x: SimpleNamespace(loss=mean_square(x))),
     "a mapped function": (dict, lambda self, x: mean_square(torch.vmap(torch.outer, (0, None), 1)(x, x[0]))),
-    "results in an object": (dict, lambda self, x: Results(mean_square(x))),
     **SELECTED,
     "deviations of equals": (dict, lambda self, x: (x[:1].expand(ROWS, -1) * 1.0).std(0).sum() + mean_square(x)),
 }  # fmt: skip

@@ -34,36 +34,6 @@ def make():
 """A file whose model has an operator that the graph has none for."""
 
 
-class Upsampled(nn.Module):
-    """A U-Net of one level without transposed convolutions."""
-
-    def __init__(self):
-        super().__init__()
-        self.first, self.down = nn.Conv2d(3, 8, 3, 1, 1), nn.Conv2d(8, 16, 3, 2, 1)
-        self.norm = nn.GroupNorm(4, 16)
-        self.up = nn.Sequential(nn.Upsample(scale_factor=2), nn.Conv2d(16, 8, 3, 1, 1))
-        self.last = nn.Conv2d(16, 3, 1)
-
-    def forward(self, x):
-        first = F.silu(self.first(x))
-        return self.last(torch.cat([first, self.up(F.silu(self.norm(self.down(first))))], dim=1))
-
-
-class Norms(nn.Module):
-    """Normalizations, broadcasting either way, statistics, clipping, rolling, slicing."""
-
-    def __init__(self):
-        super().__init__()
-        self.fc, self.batch = nn.Linear(8, 8), nn.BatchNorm1d(8)
-        self.rms, self.layer = nn.RMSNorm(8), nn.LayerNorm(8, bias=False)
-
-    def forward(self, x):
-        y = self.layer(self.rms(self.batch(self.fc(x))))
-        y = y / (1 + y.abs())
-        z = (y - y.mean(-1, keepdim=True)) / torch.sqrt(y.var(-1, keepdim=True) + 0.1)
-        return 2 - z**2 + torch.clamp(y, -0.5, 0.5) * torch.roll(y, 3, 1) + y[:, :1]
-
-
 class Constrained(nn.Module):
     """Weights that forward masks, and bounds in norm or size, before it reads them; one holds queries, keys, values."""
 
@@ -106,7 +76,5 @@ def example(name):
 
 
 CASES = {name: partial(example, name) for name in EXAMPLES} | {
-    "upsampled": lambda: (Upsampled(), (values(4, 3, 8, 8),), F.mse_loss, (values(4, 3, 8, 8),)),
     "constrained": lambda: (Constrained(), (numbers(12, 8, 6),), F.cross_entropy, (numbers(4, 8),)),
-    "norms": lambda: (Norms(), (values(8, 8),), F.mse_loss, (values(8, 8),)),
 }

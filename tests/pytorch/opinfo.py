@@ -131,9 +131,9 @@ def samples(info):
         yield from special_samples(info)
 
 
-def outcomes(info, most=None):
-    """Yield what becomes of an operator's samples; what is refused is tried again with its inputs known."""
-    for number, sample in enumerate(islice(samples(info), most)):
+def outcomes(info, most=None, step=1):
+    """Yield what becomes of every step-th sample of an operator; what is refused is tried again with inputs known."""
+    for number, sample in islice(enumerate(samples(info)), 0, most, step):
         result = outcome(info.op, sample)
         if result and result[0] == "refused":
             known = outcome(info.op, sample, is_known=True)

@@ -67,12 +67,6 @@ def test_inputs_and_results_have_names():
     assert {"x", "scale"} <= trained_like_eager(Named(), inputs, bar=1e-12).tensors.keys()
 
 
-@pytest.mark.parametrize("slopes", [1, 4])
-def test_learned_slopes_train_like_eager(slopes):
-    module = nn.Sequential(nn.Conv1d(3, 4, 3), nn.PReLU(slopes))
-    trained_like_eager(module, (values(2, 3, 6),), F.mse_loss, (values(2, 4, 4),))
-
-
 class Recurrent(nn.Module):
     """Layers of cells, and their outputs and last states."""
 
@@ -86,12 +80,12 @@ class Recurrent(nn.Module):
         return outputs.square().mean() + sum((state * state).sum() for state in states)
 
 
-@pytest.mark.parametrize("bidirectional", [False, True])
 @pytest.mark.parametrize(
-    "kind", [nn.LSTM, nn.GRU, nn.RNN, partial(nn.RNN, nonlinearity="relu"), partial(nn.GRU, bias=False)]
+    "kind",
+    [nn.LSTM, partial(nn.RNN, nonlinearity="relu"), partial(nn.RNN, bidirectional=True), partial(nn.GRU, bias=False)],
 )
-def test_recurrent_layers_train_like_eager(kind, bidirectional):
-    module = Recurrent(kind, batch_first=True, bidirectional=bidirectional)
+def test_recurrent_layers_train_like_eager(kind):
+    module = Recurrent(kind, batch_first=True)
     graph = trained_like_eager(module, (values(4, 3, 5),))
     assert planner.plan(graph, workers=2).total_bytes > 0
 
@@ -103,19 +97,9 @@ WEIGHTS = torch.tensor([0.2, 3.0, 0.0, 1.5, 0.7, 0.1], dtype=torch.float64)
 @pytest.mark.parametrize(
     "loss",
     [
-        partial(F.cross_entropy, label_smoothing=0.1),
-        partial(F.cross_entropy, label_smoothing=0.1, reduction="sum"),
-        lambda x, y: F.cross_entropy(x, y, label_smoothing=0.1, reduction="none").square().sum(),
-        lambda x, y: F.cross_entropy(x, y, reduction="none").square().sum(),
         lambda x, y: F.cross_entropy(x[0], y[0]) + F.cross_entropy(x.T[None], y[None]),
         lambda x, y: F.nll_loss(F.log_softmax(x, 1), y),
-        lambda x, y: F.nll_loss(F.log_softmax(x, 1), y, reduction="sum"),
         lambda x, y: F.nll_loss(F.log_softmax(x, 1)[:, :, None], y[:, None], reduction="none").square().sum(),
-        nn.CrossEntropyLoss(),
-        nn.CrossEntropyLoss(weight=WEIGHTS),
-        partial(F.cross_entropy, weight=WEIGHTS, reduction="sum"),
-        partial(F.cross_entropy, weight=WEIGHTS, label_smoothing=0.1),
-        lambda x, y: F.cross_entropy(x, y, WEIGHTS, label_smoothing=0.1, reduction="none").square().sum(),
         lambda x, y: F.nll_loss(F.log_softmax(x, 1), y, weight=WEIGHTS.square()),
     ],
 )
@@ -141,7 +125,7 @@ def test_a_batch_in_which_no_row_counts_changes_nothing():
     assert max(of_parameters.values()) == 0
 
 
-@pytest.mark.parametrize("ignored", [-1, 2, 255])
+@pytest.mark.parametrize("ignored", [2, 255])
 def test_the_label_that_is_left_out_may_be_any(ignored):
     loss, labels = partial(F.cross_entropy, ignore_index=ignored), torch.tensor([1, ignored, 5, 2])
     graph = trained_like_eager(nn.Linear(3, 6), (values(4, 3),), loss, (labels,))
@@ -156,81 +140,27 @@ def shifted_labels(x):
     return F.cross_entropy(x, labels) + F.cross_entropy(x, (x[:, 0] > 0).long() * 101 - 100)
 
 
-def resized(x):
-    x = x.reshape(1, 1, 4, 6)
-    linear = F.interpolate(x, (7, 5), mode="bilinear")
-    cubic = F.interpolate(x, scale_factor=(1.5, 2.0), mode="bicubic", align_corners=True)
-    uneven = F.interpolate(x, scale_factor=2.1)
-    return (linear * linear).sum() + (cubic * F.interpolate(x, (6, 12))).sum() + uneven.square().sum()
-
-
-def changed_in_place(x):
-    y = x * 3
-    y.add_(1)
-    torch.sigmoid_(y)
-    return y * y
-
-
 @pytest.mark.parametrize(
     "function",
     [
         shifted_labels,
-        resized,
-        changed_in_place,
-        lambda x: x[torch.tensor([-1, 0])] * x[:, torch.tensor([2, -6])].sum(),
         lambda x: x * x[(x[:, 0] > 0).long() - 1],
         lambda x: x * sum(test((x * 9).long(), 0.5) for test in (torch.lt, torch.le, torch.gt, torch.ge, torch.ne)),
         lambda x: x * ((x * 9).long() > -0.5) + (x * 9).long().eq(0.5),
-        lambda x: nn.AvgPool2d((2, 3))(x.view(1, 4, 1, 6).expand(2, 4, 4, 6)),
-        lambda x: F.avg_pool2d(x.view(1, 1, 4, 6), 3, 2, 1),
-        lambda x: F.avg_pool2d(x.view(1, 1, 4, 6), 2, count_include_pad=False),
-        lambda x: F.adaptive_avg_pool2d(x.view(1, 1, 4, 6), (2, 3)).square(),
         lambda x: F.rms_norm(x * 1e-8, (6,)),
-        lambda x: F.mish(x) * F.logsigmoid(x) * F.softsign(x) * F.tanhshrink(x),
-        lambda x: F.max_pool1d(x.view(2, 2, 6), 2) * F.max_pool1d(x.view(2, 2, 6), 3, 2, 1),
-        lambda x: F.instance_norm(x.view(2, 2, 6)).square() * x.view(2, 2, 6),
-        lambda x: torch.logsumexp(x, 1) * torch.logsumexp(x * 500, (0, 1), keepdim=True),
-        lambda x: F.normalize(x) * x.norm() + x.norm(dim=1, keepdim=True) * x.norm(p=1),
         lambda x: (x * torch.tensor([[1.0], [0.0], [1.0], [1.0]], dtype=x.dtype)).norm(dim=1),
-        lambda x: F.cosine_similarity(x, x.flip(0) ** 2),
-        lambda x: F.cosine_similarity(x[:, :1], x, dim=1).square(),
-        lambda x: F.cosine_similarity(x.view(2, 2, 6), x[:2].sin(), dim=1),
-        lambda x: F.cosine_similarity(x * 0.1, x.exp(), eps=0.9),
         lambda x: torch.logsumexp(x.masked_fill(torch.ones(4, 6, dtype=torch.bool).tril(-1), -torch.inf), 0).exp(),
-        lambda x: torch.logsumexp(x.sum(), 0) * torch.linalg.vector_norm(x.sum(), dim=0),
         lambda x: F.cross_entropy(x.view(2, 2, 6).movedim(-1, 1), torch.tensor([[1, 2], [0, 1]])),
-        lambda x: F.prelu(x, x[0, 0]),
-        lambda x: x.max(1).values * x.min(0, keepdim=True)[0].sum() * x[0, x.max(1)[1]].sum(),
-        lambda x: F.smooth_l1_loss(x, x.flip(1), beta=0.5) * F.huber_loss(x, x.flip(0), delta=0.7, reduction="sum"),
-        lambda x: F.kl_div(x.log_softmax(1), x.flip(0).softmax(1), reduction="batchmean"),
-        lambda x: F.kl_div(x, F.relu(x.flip(0).detach()), reduction="sum") * F.kl_div(x, x.flip(1), log_target=True),
         lambda x: F.mse_loss(x.sum(), x.mean()),
+        lambda x: (F.layer_norm(x.view(4, 6, 1), (1,)) + x.view(4, 6, 1)).square(),
+        lambda x: F.max_pool2d(x.view(1, 1, 4, 6), 3, 2, 1, ceil_mode=True),
+        lambda x: F.max_pool2d(x.view(1, 1, 4, 6), (3, 2), 2, 1, dilation=(1, 3), ceil_mode=True),
+        lambda x: F.interpolate(x.view(1, 1, 4, 6), (5, 12), mode="bilinear", antialias=True),
+        lambda x: F.interpolate(x.view(1, 1, 4, 6), scale_factor=1.7, mode="bilinear"),
     ],
 )
 def test_what_is_easily_taken_wrongly_trains_like_eager(function):
     trained_like_eager(returning(function), (values(4, 6),))
-
-
-def test_fused_projections_have_dimensions_for_heads():
-    graph = from_torch(GPT(), (numbers(17, 4, 6), numbers(17, 4, 6)))
-    weights = [tensor.name for tensor in graph.tensors.values() if tensor.role == "weight" and tensor.init is not None]
-    assert len(weights) == len(list(GPT().parameters()))
-    assert graph.tensors["layers.0.attention.qkv.weight"].shape == (3, 4, 4, 16)
-    assert graph.tensors["layers.0.attention.out.weight"].shape == (16, 4, 4)
-    assert "head.weight" not in graph.tensors  # it is the embedding
-
-
-def test_the_file_is_read_and_its_optimizer():
-    graph = planner.model("examples/pytorch_model.py:make", batch=8)
-    assert {node.op for node in graph.nodes} >= {"adamw", "attention", "embedding"}
-    assert graph.tensors["tokens"].shape == (8, 64)
-    assert graph.tensors["tokens"].init.below == 1000
-
-
-def _overwritten_below_a_strange_view(x):
-    view = x.as_strided((2, 3), (1, 1))
-    x.mul_(2)
-    return view
 
 
 class Large(nn.Module):
@@ -255,23 +185,6 @@ def test_a_large_module_takes_no_memory():
 
 def returning(function):
     return Called(lambda _, x: function(x))
-
-
-@pytest.mark.parametrize(
-    ("function", "message"),
-    [
-        (lambda x: torch.div(x, 3, rounding_mode="floor"), "rounding_mode"),
-        (_overwritten_below_a_strange_view, "changes memory that is also read through as_strided"),
-    ],
-)
-def test_what_cannot_be_taken_is_named(function, message):
-    with pytest.raises(planner.GraphError, match=message):
-        from_torch(returning(function), (torch.randn(4, 6),))
-
-
-@pytest.mark.parametrize("content", [torch.full((6,), 0.25), torch.randn(6)])
-def test_a_buffer_is_kept(content):
-    trained_like_eager(Called(lambda self, x: x * self.factor, factor=content), (values(4, 6),))
 
 
 @pytest.mark.parametrize("rows", [40000, 600000])
