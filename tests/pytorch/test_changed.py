@@ -1,18 +1,15 @@
 """Parameters that forward changes before it reads them: masked, bounded in norm, clamped, assigned."""
 
-import copy
 from functools import partial
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
-import torch.distributed as dist  # noqa: E402
 import torch.nn.functional as F  # noqa: E402, N812
 from torch import nn  # noqa: E402
 
 import planner  # noqa: E402
-from executor.torch import distribute  # noqa: E402
 from planner.errors import GraphError  # noqa: E402
 from planner.graph import Optimizer  # noqa: E402
 from planner.pytorch import from_torch  # noqa: E402
@@ -82,11 +79,6 @@ def its_result(self, weight, x):
     return F.linear(x, half) + weight.T[0]
 
 
-def its_data_read(self, weight, x):
-    half = weight.data.mul_(0.5)
-    return F.linear(x, half) + F.linear(x, weight.detach())
-
-
 def a_view_of_before(self, weight, x):
     view = weight.view(3, 12)
     with torch.no_grad():
@@ -122,37 +114,16 @@ def only_changed(self, weight, x):
     return self.other(x)
 
 
-def exchanged(self, weight, x):
-    data = weight.data
-    data[:, :3], data[:, 3:] = data[:, 3:].clone(), data[:, :3].clone()
-
-
-def turned(self, weight, x):
-    weight.t_()
-    weight[0].mul_(0.5)
-
-
 CHANGES = {
     "masked": masked,
     "clamped": without_gradients(lambda w: w.clamp_(-0.1, 0.1)),
-    "of norm 1": without_gradients(lambda w: w.div_(w.norm())),
     "copied": without_gradients(lambda w: w.copy_(w.relu())),
     "transposed": without_gradients(lambda w: w.t()[1:3].mul_(0.5)),
-    "flat": without_gradients(lambda w: w.view(-1)[1:].mul_(0.5)),
     "bounded in norm": by_data(lambda self, w, x: torch.renorm(w.data, p=2, dim=0, maxnorm=0.5)),
-    "made of another": by_data(lambda self, w, x: w * self.other.weight),
     "a constant": by_data(lambda self, w, x: torch.eye(6, dtype=x.dtype)),
-    "rounded": by_data(lambda self, w, x: w.data.half().to(x.dtype)),
     "of the batch": in_data(lambda self, w, x: w.mul_(x.mean())),
     "of a layer's results": in_data(lambda self, w, x: w.copy_(self.other(x)[:1].expand(6, 6) * 0.1)),
-    "twice": in_data(lambda self, w, x: w.clamp_(0).div_(self.fc.weight.data.norm(2, 1, keepdim=True) + 1)),
-    "parts": in_data(lambda self, w, x: (w[:, 0].zero_(), w[0].clamp_(0))),
-    "rows": in_data(lambda self, w, x: w.index_fill_(0, torch.tensor([0, 2]), 0.0)),
-    "small ones": in_data(lambda self, w, x: w.masked_fill_(w.abs() < 0.1, 0)),
-    "exchanged": in_data(exchanged),
-    "turned": in_data(turned),
     "its result": its_result,
-    "its data, read": its_data_read,
     "a view of before": a_view_of_before,
     "queries, keys, values": queries_keys_values,
     "one after the other": one_after_the_other,
@@ -162,10 +133,9 @@ CHANGES = {
 }
 
 
-@pytest.mark.parametrize("optimizer", OPTIMIZERS.values(), ids=OPTIMIZERS)
 @pytest.mark.parametrize("function", CHANGES.values(), ids=CHANGES)
-def test_the_optimizer_updates_what_forward_made_of_a_weight(function, optimizer):
-    assert compare(Changed(function), *fresh(), optimizer=optimizer)[0] < 1e-12
+def test_the_optimizer_updates_what_forward_made_of_a_weight(function):
+    assert compare(Changed(function), *fresh(), optimizer=OPTIMIZERS["momentum"])[0] < 1e-12
 
 
 class Shared(nn.Module):
@@ -203,76 +173,27 @@ def test_modules_of_changed_weights(optimizer):
     assert compare(Shared(), *fresh(), optimizer=optimizer)[0] < 1e-12
 
 
-class Tables(nn.Module):
-    """Tables of bounded rows, looked up as a function says."""
+class Table(nn.Module):
+    """A table of bounded rows that are looked up twice."""
 
-    def __init__(self, function):
+    def __init__(self):
         super().__init__()
-        self.table, self.other = nn.Embedding(9, 4, max_norm=0.5), nn.Embedding(9, 4, max_norm=0.3)
-        self.bags, self.function = nn.EmbeddingBag(9, 4, max_norm=0.5), function
-        self.register_buffer("count", torch.zeros((), dtype=torch.int64))
+        self.table = nn.Embedding(9, 4, max_norm=0.5)
 
-    def forward(self, words, others):
-        return self.function(self, words, others).exp().sum() + self.bags.weight.sum() + self.other.weight.sum()
+    def forward(self, words):
+        return (self.table(words) * self.table(words + 1)).exp().sum()
 
 
-def counted_between(self, words, others):
-    looked_up = self.table(words)
-    self.count.add_(1)
-    return looked_up * self.table(others)
-
-
-def several(self, words, others):
-    return self.table(words) * self.table(others)
-
-
-def words(count=3, below=8):
-    return [tuple(torch.randint(below, (5, 3)) for _ in range(2)) for _ in range(count)]
-
-
-def whole_between(self, words, others):
-    return self.table(words) + self.table.weight.sum() + self.table(others)
-
-
-def numbers_that_depend(self, words, others):
-    first = self.table(words)
-    return first * self.table((first.detach().sum(-1) > 0).long())
-
-
-def numbers_that_change(self, words, others):
-    words = words.clone()
-    rows = words.view(-1)
-    first = self.table(words)
-    rows.add_(1)
-    return first * self.table(words)
-
-
-def another_norm(self, words, others):
-    first = self.table(words)
-    return first * F.embedding(others, self.table.weight, max_norm=0.3)
-
-
-@pytest.mark.parametrize(
-    "function", [several, counted_between, whole_between, numbers_that_depend, numbers_that_change, another_norm]
-)
-def test_rows_that_are_bounded_are_not_looked_up_before(function):
+def test_rows_that_are_bounded_are_not_looked_up_before():
     with pytest.raises(GraphError, match=r"forward changes the parameter table\.weight after it was read"):
-        compare(Tables(function), *words())
+        compare(Table(), (torch.randint(8, (5, 3)),))
 
 
 def test_a_weight_that_is_not_updated_is_what_forward_makes_of_it():
-    class Frozen(Changed):
-        def __init__(self):
-            super().__init__(CHANGES["masked"])
-            self.fc.weight.requires_grad_(False)
-
-    class Cut(Changed):
-        def __init__(self):
-            super().__init__(CHANGES["queries, keys, values"])
-            self.fc.weight.requires_grad_(False)
-
-    assert compare(Frozen(), *fresh())[0] < 1e-12
-    assert compare(Cut(), *fresh())[0] < 1e-12
+    for name in ("masked", "queries, keys, values"):
+        frozen = Changed(CHANGES[name])
+        frozen.fc.weight.requires_grad_(False)
+        assert compare(frozen, *fresh())[0] < 1e-12
     module = Changed(CHANGES["clamped"])
     others = torch.optim.AdamW([weight for weight in module.parameters() if weight is not module.fc.weight])
     graph = imported(UserModel(module, (torch.randn(4, 6),), None, (), others))
@@ -287,27 +208,13 @@ def read_before(self, weight, x):
     return y
 
 
-def read_between(self, weight, x):
-    for _ in range(2):
-        with torch.no_grad():
-            weight.clamp_(-0.1, 0.1)
-        x = self.fc(x)
-    return x
-
-
-def its_copy_before(self, weight, x):
-    before = weight.clone()
-    weight.data.mul_(0.5)
-    return self.fc(x) + before
-
-
 def its_norm_with_a_gradient(self, weight, x):
     norm = weight.norm()
     weight.data.mul_(0.5)
     return self.fc(x) / norm
 
 
-@pytest.mark.parametrize("function", [read_before, read_between, its_copy_before, its_norm_with_a_gradient])
+@pytest.mark.parametrize("function", [read_before, its_norm_with_a_gradient])
 def test_a_weight_that_was_read_with_a_gradient_is_not_changed(function):
     said = r"test_changed\.py:\d+: forward changes the parameter fc\.weight after it was read, .* weight \* mask"
     with pytest.raises(GraphError, match=said):
@@ -320,25 +227,12 @@ def data_of_before(self, weight, x):
     return self.fc(x) + before.sum()
 
 
-def a_view_of_what_was(self, weight, x):
-    before = weight.view(-1)
-    weight.data = weight.data * 0.5
-    return self.fc(x) + before.sum()
-
-
-def changed_afterwards(self, weight, x):
-    assigned = weight.data * 0.5
-    weight.data = assigned
-    assigned.mul_(0.5)
-    return self.fc(x)
-
-
 def of_another(self, weight, x):
     weight.data = self.other.weight.data
     return self.fc(x)
 
 
-@pytest.mark.parametrize("function", [data_of_before, a_view_of_what_was, changed_afterwards, of_another])
+@pytest.mark.parametrize("function", [data_of_before, of_another])
 def test_what_is_assigned_to_data_and_is_another_tensor_is_refused_beside_pytorch(function):
     assert is_refused_beside_pytorch(Changed(function))
 
@@ -348,7 +242,7 @@ def test_micro_batches_would_each_change_a_weight():
         from_torch(Changed(masked), (torch.randn(4, 6),), micro_batches=2)
 
 
-@pytest.mark.parametrize("stage", [1, 2, 3])
+@pytest.mark.parametrize("stage", [1, 3])
 def test_sharded_data_parallelism_moves_no_more_for_a_mask(stage):
     def plain(self, weight, x):
         return self.fc(x)
@@ -358,26 +252,3 @@ def test_sharded_data_parallelism_moves_no_more_for_a_mask(stage):
         for graph in (from_torch(Changed(function), (torch.randn(4, 6),)) for function in (plain, masked))
     ]
     assert moved[1] <= moved[0]
-
-
-def test_in_a_loop_with_an_optimizer_of_ones_own():
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    try:
-        module = Changed(CHANGES["bounded in norm"]).double()
-        twin, batches = copy.deepcopy(module), fresh()
-        ours, theirs = (OPTIMIZERS["momentum"](own.parameters(), lr=0.1) for own in (module, twin))
-        plan = planner.plan(imported(UserModel(module, batches[0], None, (), ours)), workers=1)
-        training = distribute(module, plan, ours)
-        for batch in batches:
-            for optimizer in (ours, theirs):
-                optimizer.param_groups[0]["lr"] /= 2
-            theirs.zero_grad()
-            loss = twin(*batch)
-            loss.backward()
-            theirs.step()
-            assert training.step(batch).item() == pytest.approx(loss.item(), rel=1e-12)
-        state = training.state_dict()
-        assert all(torch.allclose(own, state[name], rtol=0, atol=1e-12) for name, own in twin.state_dict().items())
-        assert training.evaluate(batches[0]).item() == pytest.approx(twin.eval()(*batches[0]).item(), rel=1e-12)
-    finally:
-        dist.destroy_process_group()

@@ -30,11 +30,10 @@ def test_one_line_says_why(function, capsys):
     assert re.search(refused_models.SAID.get(function, "expected a function 'nothing_of_that_name'"), said), said
 
 
-@pytest.mark.parametrize("function", refused_models.DIFFERENT)
-def test_one_line_says_what_differs_from_pytorch(function, capsys):
-    status, said = refusal(capsys, function)
+def test_one_line_says_what_differs_from_pytorch(capsys):
+    status, said = refusal(capsys, "memory")
     assert (status, said.count("\n")) == (1, 1), said
-    assert re.search(rf"{function}: \d+ of \d+ tensors differ from PyTorch", said), said
+    assert re.search(r"memory: \d+ of \d+ tensors differ from PyTorch", said), said
 
 
 @pytest.mark.parametrize("function", refused_models.TAKEN)

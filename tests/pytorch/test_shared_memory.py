@@ -27,11 +27,6 @@ def by_data(self):
     self.second.weight.data = self.first.weight.data
 
 
-def by_a_parameter(self):
-    self.second.weight = nn.Parameter(self.first.weight.data[1:].expand(6, -1, -1)[0])
-    self.second.bias = nn.Parameter(torch.zeros(5))
-
-
 def buffer(self):
     self.register_buffer("anchor", self.first.weight.detach())
 
@@ -61,7 +56,6 @@ def averaged(self):
 
 SHARING = {
     "by data": ((by_data,), "first.weight and second.weight share memory"),
-    "in part": ((by_a_parameter,), "first.weight and second.weight share memory"),
     "a buffer": ((buffer, to_the_anchor), "first.weight and anchor share memory.*clone"),
     "an attribute": ((attribute, to_the_anchor), "first.weight and anchor share memory"),
     "in a closure": ((closure,), r"first\.weight is trained but also read outside.*ParameterList"),
@@ -152,7 +146,6 @@ class Unregistered(nn.Module):
 
 COUNTS = {
     "in place": lambda calls: calls.add_(1),
-    "as a result": lambda calls: torch.add(calls, 1, out=calls),
     "of several": lambda calls: torch._foreach_add_([calls], 1),
 }
 
