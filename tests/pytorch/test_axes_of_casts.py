@@ -21,8 +21,6 @@ WAYS = {
     "as it is": F.linear,
     "cast": lambda x, w: F.linear(x, w.double().to(x.dtype)),
     "scaled": lambda x, w: F.linear(x, w * 0.5),
-    "transposed": lambda x, w: x @ w.t(),
-    "copied": lambda x, w: F.linear(x, w.clone().contiguous()),
     "viewed": lambda x, w: F.linear(x, w.view(-1).view(w.shape)),
     "squashed": lambda x, w: F.linear(x, torch.tanh(w)),
     "scaled by rows": lambda x, w: F.linear(x, w * torch.full((w.shape[0], 1), 0.5, dtype=w.dtype)),
@@ -68,15 +66,16 @@ def split_dims(graph):
     return {name: sorted(set(places.get(("tensor", name), ()))) for name in weights}
 
 
-@pytest.mark.parametrize("precision", PRECISIONS)
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(
+    ("way", "precision"), [*((way, "mixed") for way in WAYS), ("as it is", "bf16"), ("scaled", "float32")]
+)
 def test_the_axes_are_those_of_plain_products(way, precision):
     plain = split_dims(graph_of(F.linear, "float32"))
     assert sum(map(bool, plain.values())) == 5
     assert split_dims(graph_of(WAYS[way], precision)) == plain
 
 
-@pytest.mark.parametrize("parallel", ["tp=4", "tp=4,sp", "dp=2,tp=2"])
+@pytest.mark.parametrize("parallel", ["tp=4,sp", "dp=2,tp=2"])
 def test_mixed_precision_moves_no_more_than_single(parallel):
     moved = {
         precision: planner.plan(graph_of(F.linear, precision), parallel=Parallel.read(parallel)).total_bytes
@@ -111,12 +110,9 @@ class Blocks(nn.Module):
         return self.head(self.layers(x)).square().mean()
 
 
-@pytest.mark.parametrize("precision", PRECISIONS)
-def test_a_decision_counts_every_parameter(precision):
-    autocast, dtype = PRECISIONS[precision]
-    module = Blocks().to(dtype)
-    adamw = planner.Optimizer("adamw")
-    graph = from_torch(module, (torch.zeros(8, 8, 16, dtype=dtype),), autocast=autocast, optimizer=adamw)
+def test_a_decision_counts_every_parameter():
+    module, adamw = Blocks(), planner.Optimizer("adamw")
+    graph = from_torch(module, (torch.zeros(8, 8, 16),), autocast=torch.bfloat16, optimizer=adamw)
     facts = tp.decide(replace(graph, name="blocks"), "hgx-h100", budget=0.1).model
     assert facts.layers == 6
     assert facts.parameters == sum(parameter.numel() for parameter in module.parameters())

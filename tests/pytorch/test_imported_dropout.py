@@ -71,7 +71,7 @@ def _dropped(x, mask, p, drop):
 
 @pytest.mark.parametrize(
     ("drop", "ways"),
-    [("elements", ()), ("elements", (2, 2)), ("rows", (2,)), ("channels", (2, 2)), ("self-normalizing", (2,))],
+    [("elements", ()), ("rows", (2,)), ("channels", (2, 2)), ("self-normalizing", (2,))],
 )
 def test_eager_given_the_masks(drop, ways):
     ours = module(drop)
@@ -101,19 +101,16 @@ def test_it_is_not_compared_with_other_masks():
         verify(lambda: (Dropping(), (torch.zeros(ROWS, WIDTH),)), "model.py:make")
 
 
-@pytest.mark.parametrize("layers", [1, 2])
-def test_an_lstm_drops_between_layers(layers):
-    lstm = torch.nn.LSTM(4, 4, layers, dropout=0.3 * (layers > 1))
+def test_an_lstm_drops_between_layers():
+    lstm = torch.nn.LSTM(4, 4, 2, dropout=0.3)
     graph = from_torch(lstm, (torch.zeros(3, 2, 4),), loss=lambda result: result[0].square().mean())
     dropped = [node for node in graph.nodes if node.op == "dropout" and node.forward is None]
-    assert len(dropped) == 3 * (layers - 1)
+    assert len(dropped) == 3
     assert len({node.attrs["seed"] for node in dropped}) == len(dropped)
 
 
 ALL_DROPPED = {
     "elements": lambda x: torch.nn.functional.dropout(x, 1.0),
-    "channels": lambda x: torch.nn.functional.dropout1d(x.unsqueeze(0), 1.0)[0],
-    "alpha": lambda x: torch.nn.functional.alpha_dropout(x, 1.0),
     "bernoulli": lambda x: x * torch.empty_like(x).bernoulli_(0.0),
 }
 

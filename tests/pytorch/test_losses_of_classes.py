@@ -59,33 +59,36 @@ def drawn(shape, order=None):
     return Scores(shape, order).double(), torch.randn(shape).double(), labels
 
 
-@pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
-@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
+CASES = [
+    *((shape, "all", "none") for shape in SHAPES),
+    *((SHAPES[2], options, "mean") for options in OPTIONS),
+    (SHAPES[1], "plain", "sum"),
+]
+
+
+@pytest.mark.parametrize(("shape", "options", "reduction"), CASES, ids=str)
 def test_are_pytorchs(shape, options, reduction):
     module, x, labels = drawn(shape)
-    graph = trained_alike(module, (x,), of_scores(options, reduction), (labels,))
+    graph = trained_alike(module, (x,), of_scores(OPTIONS[options], reduction), (labels,))
     assert not [node for node in graph.nodes if node.op == "reshape"]
 
 
-@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
 @pytest.mark.parametrize("order", [(0, 2, 1), (2, 0, 1), (1, 2, 0)], ids=str)
-def test_are_read_as_they_lie_before_they_are_transposed(order, options):
+def test_are_read_as_they_lie_before_they_are_transposed(order):
     shape = tuple((4, CLASSES, 3)[order.index(dim)] for dim in range(3))
     module, x, labels = drawn(shape, order)
-    graph = trained_alike(module, (x,), of_scores(options, "none"), (labels,))
+    graph = trained_alike(module, (x,), of_scores(OPTIONS["all"], "none"), (labels,))
     laid = [graph.tensors[node.outputs[0]].dtype for node in graph.nodes if node.op == "reshape"]
     assert set(laid) <= {"int32"}  # those of labels
 
 
-@pytest.mark.parametrize("reduction", ["none", "mean"])
-@pytest.mark.parametrize("options", [OPTIONS["plain"], OPTIONS["all"]], ids=["plain", "all"])
+@pytest.mark.parametrize(("options", "reduction"), [("plain", "mean"), ("all", "none")])
 def test_are_the_same_on_several_workers(options, reduction):
     module, x, labels = drawn(SHAPES[-1])
-    optimizer, loss = Optimizer("sgd", lr=0.1), of_scores(options, reduction)
+    optimizer, loss = Optimizer("sgd", lr=0.1), of_scores(OPTIONS[options], reduction)
     graph = from_torch(module, (x,), loss=loss, targets=(labels,), optimizer=optimizer)
     whole = trained(undivided(graph))
-    for seed in range(8):
+    for seed in range(4):
         parts = trained(random_plan(graph, (2, 2), random.Random(seed)))
         for name, array in whole.items():
             np.testing.assert_allclose(parts[name], array, rtol=1e-12, atol=1e-12)

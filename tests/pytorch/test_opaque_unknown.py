@@ -74,9 +74,8 @@ def test_as_eager(graph):
         np.testing.assert_allclose(trained_parameters[name].reshape(expected.shape), expected, atol=1e-12)
 
 
-@pytest.mark.parametrize("placements", ["S", "S,R"])
-def test_several_workers_as_one(graph, placements):
-    plan = search(graph, SearchOptions(ways=(2, 2), placements=placements))
+def test_several_workers_as_one(graph):
+    plan = search(graph, SearchOptions(ways=(2, 2), placements="S,R"))
     trains_as_one_worker(plan)
 
 
@@ -103,14 +102,16 @@ def test_what_draws_random_numbers_is_refused():
         from_torch(Random(), [torch.randn(2, 4)], opaque_unknown=True)
 
 
+MODEL = OF_AN_UNKNOWN_OPERATOR.replace("logcumsumexp(self.layer(x), dim=1)", "special.erfcx(self.layer(x))")
+
+
 def run(*arguments):
     return exit_status(main, [*map(str, arguments)])
 
 
 @pytest.mark.mpi
 def test_from_file_to_ranks(tmp_path, capsys):
-    model = OF_AN_UNKNOWN_OPERATOR.replace("logcumsumexp(self.layer(x), dim=1)", "special.erfcx(self.layer(x))")
-    (tmp_path / "mine.py").write_text(model)
+    (tmp_path / "mine.py").write_text(MODEL)
     source, path, said = f"{tmp_path}/mine.py:make", tmp_path / "plan.json", tmp_path / "said.json"
     assert run(source, "--workers", 2) == 2
     assert "is not supported (or --opaque-unknown)" in capsys.readouterr().err
@@ -137,15 +138,11 @@ ELSEWHERE = "name the file that defines it, as in --operators FILE.py"
     [
         ("aten.from_file.default", GROWS, MORE),
         ("aten._print.default", {"s": "printed"}, MORE),
-        ("aten.special_erfcx.out", None, MORE),
         ("profiler._record_function_enter_new.default", None, ELSEWHERE),
-        ("image.write_file.default", None, ELSEWHERE),
-        ("aten.nothing.default", None, ELSEWHERE),
     ],
 )
 def test_a_plan_names_no_operator_that_does_more_than_compute(tmp_path, monkeypatch, target, arguments, says):
-    model = OF_AN_UNKNOWN_OPERATOR.replace("logcumsumexp(self.layer(x), dim=1)", "special.erfcx(self.layer(x))")
-    (tmp_path / "mine.py").write_text(model)
+    (tmp_path / "mine.py").write_text(MODEL)
     path = tmp_path / "plan.json"
     assert run(f"{tmp_path}/mine.py:make", "--workers", 1, "--opaque-unknown", "-o", path) == 0
     record = json.loads(path.read_text())
@@ -158,11 +155,3 @@ def test_a_plan_names_no_operator_that_does_more_than_compute(tmp_path, monkeypa
     assert says in done.stderr
     assert "printed" not in done.stdout
     assert not (tmp_path / "grown").exists()
-
-
-def test_what_the_operators_that_are_refused_do(tmp_path, monkeypatch, capfd):
-    monkeypatch.chdir(tmp_path)
-    torch.ops.aten.from_file.default("grown", True, 1 << 12)
-    torch.ops.aten._print.default("printed")
-    assert (tmp_path / "grown").stat().st_size >= 1 << 12
-    assert "printed" in capfd.readouterr().out

@@ -139,7 +139,7 @@ def parameter_bytes(module):
     return sum(parameter.nbytes for parameter in module.parameters())
 
 
-@pytest.mark.parametrize("zero", [0, 1, 2, 3])
+@pytest.mark.parametrize("zero", [1, 3])
 def test_weights_are_a_modules_own_parameters(zero):
     """Positions' embedding depends on weights alone, too, but is no copy of them."""
     module = GPT()
@@ -162,25 +162,15 @@ def test_weights_without_a_copy_in_16_bits_are_no_masters():
 
 CASES = {
     "GELU": lambda: (Squared(nn.Linear(WIDTH, 256), nn.GELU(), nn.Linear(256, WIDTH)), rows()),
-    "ReLU": lambda: (Squared(nn.Linear(WIDTH, 256), nn.ReLU(), nn.Linear(256, WIDTH)), rows()),
     "dropout": lambda: (Squared(nn.Linear(WIDTH, 256), nn.GELU(), nn.Dropout(0.1), nn.Linear(256, WIDTH)), rows()),
     "gated": lambda: (Squared(nn.Linear(WIDTH, WIDTH), Gated()), rows()),
     "attention": lambda: (Squared(Attention(at_once)), rows()),
     "attention that stores its matrix": lambda: (Squared(Attention(step_by_step)), rows()),
     "attention of rotated queries": lambda: (Squared(Attention(turned)), rows()),
     "LayerNorm": lambda: (Squared(nn.LayerNorm(WIDTH), nn.Linear(WIDTH, WIDTH), nn.LayerNorm(WIDTH)), rows()),
-    "LayerNorm twice": lambda: (Squared(nn.Linear(WIDTH, WIDTH), nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)), rows()),
-    "LayerNorm without weights": lambda: (
-        Squared(nn.LayerNorm(WIDTH, elementwise_affine=False), nn.Linear(WIDTH, WIDTH)), rows(),
-    ),
     "RMSNorm": lambda: (Squared(nn.Linear(WIDTH, WIDTH), nn.RMSNorm(WIDTH), nn.Linear(WIDTH, WIDTH)), rows()),
     "convolution, BatchNorm and ReLU": lambda: (
         Squared(nn.Conv2d(8, 8, 3, padding=1, bias=False), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 8, 1)), images(),
-    ),
-    "GroupNorm": lambda: (Squared(nn.Conv2d(8, 8, 3), nn.GroupNorm(4, 8), nn.SiLU(), nn.Conv2d(8, 8, 1)), images()),
-    "upsampled": lambda: (Squared(nn.Conv2d(8, 8, 3), nn.Upsample(scale_factor=2), nn.Conv2d(8, 8, 1)), images()),
-    "normed weights": lambda: (
-        Squared(nn.Linear(WIDTH, WIDTH), nn.utils.parametrizations.weight_norm(nn.Linear(WIDTH, WIDTH))), rows(),
     ),
     "GPT": lambda: (GPT(), tokens()),
 }  # fmt: skip

@@ -100,7 +100,6 @@ class Config(SimpleNamespace):
 @pytest.mark.parametrize(
     ("fields", "name", "shape"),
     [
-        ({"first": "input_ids"}, "input_ids", (8, 64)),
         ({"first": "input_ids", "max_position_embeddings": 16}, "input_ids", (8, 16)),
         ({"first": "pixel_values", "image_size": 20, "num_channels": 3}, "pixel_values", (8, 3, 20, 20)),
         (

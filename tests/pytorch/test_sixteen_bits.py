@@ -23,7 +23,7 @@ from tests.pytorch.eager import RATE, eager_steps, imported_steps
 from topologies import load_topology
 
 ROUNDING = 2.0**-7  # of one operation in bfloat16, 2 ** -9, and of some behind each other
-DRAWS = 9
+DRAWS = 5
 
 
 class GPT(nn.Module):
@@ -147,13 +147,13 @@ def agrees(drawn, name):
     return graph
 
 
-@pytest.mark.parametrize("name", ["gpt", "images", "recurrent"])
+@pytest.mark.parametrize("name", ["gpt", "recurrent"])
 def test_a_module_in_16_bits(name):
     graph = agrees(in_brain_floats, name)
     assert {tensor.dtype for tensor in graph.tensors.values() if tensor.role == "weight"} == {"bfloat16"}
 
 
-@pytest.mark.parametrize("name", ["gpt", "images", "regions"])
+@pytest.mark.parametrize("name", ["images", "regions"])
 def test_autocast(name):
     graph = agrees(in_autocast, name)
     assert {tensor.dtype for tensor in graph.tensors.values() if tensor.role == "weight"} == {"float32"}
@@ -182,86 +182,72 @@ from torch import nn
 
 import planner
 
-def make(batch=4):
-    return nn.Sequential(nn.Linear(8, 16), nn.LayerNorm(16), nn.Linear(16, 8)), torch.zeros(batch, 8), \
-nn.functional.mse_loss, torch.zeros(batch, 8)
+def make(batch=8):
+    module = nn.Sequential(nn.Linear(8, 16), nn.LayerNorm(16), nn.Linear(16, 8))
+    return module, torch.zeros(batch, 8), nn.functional.mse_loss, torch.zeros(batch, 8)
+
+def with_one(batch=8):
+    module, *rest = make(batch)
+    return module, *rest, torch.optim.SGD(module.parameters(), lr=0.1)
+
+def in_half(batch=8):
+    module, *rest = make(batch)
+    return module.bfloat16(), *rest
 
 def asked(dtype="float32"):
     assert dtype == "mixed"
     return make()
 
 def doubled():
-    torch.set_default_dtype(torch.float64)
-    try:
-        return make()
-    finally:
-        torch.set_default_dtype(torch.float32)
+    module, *rest = make()
+    return module.double(), *rest
 
 def graph():
     return planner.model("mlp-2-16", batch=8)
 """
 
 
-def test_mixed_precision_of_a_module_that_is_not_asked_for_it(tmp_path):
-    """It runs within autocast, and so does its loss; where a function takes the dtype it does as it will."""
+@pytest.fixture
+def modules(tmp_path):
+    """The name of the file."""
     (tmp_path / "modules.py").write_text(MODULES)
-    make = f"{tmp_path / 'modules.py'}:make"
+    return tmp_path / "modules.py"
+
+
+def test_mixed_precision_of_a_module_that_is_not_asked_for_it(modules):
+    """It runs within autocast, and so does its loss; where a function takes the dtype it does as it will."""
+    make = f"{modules}:make"
     for precision, dtype in (("mixed", "bfloat16"), ("mixed-float16", "float16")):
         graph = planner.model(make, dtype=precision, batch=8)
         assert of_products(graph) == {dtype}
         assert {tensor.dtype for tensor in graph.tensors.values() if tensor.role == "weight"} == {"float32"}
-    assert of_products(planner.model(f"{tmp_path / 'modules.py'}:asked", dtype="mixed")) == {"float32"}
+    assert of_products(planner.model(f"{modules}:asked", dtype="mixed")) == {"float32"}
     assert of_products(planner.model(make)) == of_products(planner.model(make, dtype="float32")) == {"float32"}
     with pytest.raises(GraphError, match=r"precision float32 needs float32 parameters, found torch.float64"):
-        planner.model(f"{tmp_path / 'modules.py'}:doubled", dtype="float32")
+        planner.model(f"{modules}:doubled", dtype="float32")
 
 
-def test_what_autocast_does_not_give_is_refused_with_what_to_write(tmp_path):
-    (tmp_path / "modules.py").write_text(MODULES)
+def test_what_autocast_does_not_give_is_refused_with_what_to_write(modules):
     told = r"as in def make\(dtype='bfloat16'\); PyTorch modules need none: --dtype mixed"
     with pytest.raises(GraphError, match=told):
-        planner.model(f"{tmp_path / 'modules.py'}:make", dtype="bfloat16")
+        planner.model(f"{modules}:make", dtype="bfloat16")
     with pytest.raises(
         GraphError, match=r"expected a function with parameters for --dtype, as in def graph\(dtype='mixed'\)"
     ):
-        planner.model(f"{tmp_path / 'modules.py'}:graph", dtype="mixed")
-
-
-WITHOUT = """
-import torch
-from torch import nn
-
-def make(batch=8, optimizer=False, dtype=None):
-    module = nn.Sequential(nn.Linear(16, 32), nn.GELU(), nn.Linear(32, 16)).to(dtype)
-    trained = torch.optim.SGD(module.parameters(), lr=0.1)
-    rest = (nn.functional.mse_loss, torch.zeros(batch, 16), trained) if optimizer else ()
-    return (module, (torch.zeros(batch, 16),), *(rest or (nn.functional.mse_loss, torch.zeros(batch, 16))))
-
-def with_one(batch=8):
-    return make(batch, True)
-
-def in_half(batch=8):
-    return make(batch, dtype=torch.bfloat16)
-
-def without(batch=8):
-    return make(batch)
-"""
+        planner.model(f"{modules}:graph", dtype="mixed")
 
 
 @pytest.mark.parametrize(
     ("function", "given", "optimizer", "dtype"),
     [
-        ("without", {}, "adamw", "mixed"),
-        ("without", {"optimizer": "sgd"}, "sgd", "mixed"),
-        ("without", {"dtype": "float32"}, "adamw", "float32"),
+        ("make", {}, "adamw", "mixed"),
+        ("make", {"dtype": "float32"}, "adamw", "float32"),
         ("in_half", {}, "adamw", None),
-        ("with_one", {}, None, None),
         ("with_one", {"dtype": "mixed"}, None, "mixed"),
     ],
 )
-def test_a_module_without_an_optimizer_is_decided_as_one_of_the_zoo(tmp_path, function, given, optimizer, dtype):
-    (tmp_path / "modules.py").write_text(WITHOUT)
-    source = f"{tmp_path / 'modules.py'}:{function}"
+def test_a_module_without_an_optimizer_is_decided_as_one_of_the_zoo(modules, function, given, optimizer, dtype):
+    source = f"{modules}:{function}"
     graph, options = model_and_options(source, defaults(load_topology("hgx-h100"), given), **given)
     assert (options.get("optimizer"), options.get("dtype")) == (optimizer, dtype)
     assert planner.model(source, **options) == graph
@@ -269,12 +255,11 @@ def test_a_module_without_an_optimizer_is_decided_as_one_of_the_zoo(tmp_path, fu
     assert updated - {"increment"} == {optimizer or "sgd"}
 
 
-def test_an_optimizer_is_asked_for_where_there_is_none(tmp_path):
-    (tmp_path / "modules.py").write_text(WITHOUT)
+def test_an_optimizer_is_asked_for_where_there_is_none(modules):
     with pytest.raises(GraphError, match="the model has its own optimizer"):
-        planner.model(f"{tmp_path / 'modules.py'}:with_one", optimizer="adamw")
+        planner.model(f"{modules}:with_one", optimizer="adamw")
     with pytest.raises(GraphError, match="option optimizer must be one of"):
-        planner.model(f"{tmp_path / 'modules.py'}:without", optimizer="lion")
+        planner.model(f"{modules}:make", optimizer="lion")
 
 
 def test_a_model_computes_in_what_its_products_are_in():

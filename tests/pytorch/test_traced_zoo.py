@@ -86,8 +86,7 @@ def traced(module, inputs, loss, targets):
     return planner.from_torch(module, inputs, loss=loss, targets=targets, optimizer=Optimizer("momentum", lr=0.01))
 
 
-@pytest.mark.parametrize("placements", ["S", "S,R"])
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize(("model", "placements"), [*((model, "S,R") for model in MODELS), ("transformer-2-256", "S")])
 def test_a_traced_model_moves_what_the_zoo_s_moves(model, placements):
     make, options, allowed = MODELS[model]
     bytes_ = [

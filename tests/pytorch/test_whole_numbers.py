@@ -19,9 +19,6 @@ def numbered(function):
 
 LARGE = {
     "a hash": lambda numbers: (numbers * 1000003 + 17) % 97,
-    "a product": lambda numbers: (numbers * numbers.flip(0)) % 97,
-    "a square": lambda numbers: numbers**2 % 97,
-    "a product of all": lambda numbers: numbers.prod(0) % 97,
     "sums": lambda numbers: (numbers * 30000).cumsum(0) % 97,
     "a product of matrices": lambda numbers: (numbers[:, None] @ numbers[None]) % 97,
     "bits": lambda numbers: (numbers << 17) % 97,
