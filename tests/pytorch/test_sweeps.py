@@ -42,9 +42,9 @@ def test_modules_drawn_at_random_are_right_or_refused(seed):
 @pytest.mark.parametrize("info", opinfo.described(DESCRIBED), ids=opinfo.name_of)
 def test_described_operators_are_right(info):
     count = sum(1 for _ in opinfo.samples(info))
-    found = [(kind, why) for _, kind, why in opinfo.outcomes(info, step=-(-count // SAMPLES))]
-    assert "right" in dict(found)
-    assert {"wrong", "bare"}.isdisjoint(dict(found)), found
+    outcomes = [(kind, why) for _, kind, why in opinfo.outcomes(info, step=-(-count // SAMPLES))]
+    assert "right" in dict(outcomes)
+    assert {"wrong", "bare"}.isdisjoint(dict(outcomes)), outcomes
 
 
 @pytest.mark.parametrize(
