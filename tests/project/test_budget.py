@@ -12,16 +12,16 @@ BUDGETS = {
     "tensor_partitioner": 5264,
     "tdl": 2676,
     "topologies": 1871,
-    "planner": 18873,
+    "planner": 18872,
     "simulator": 3328,
     "executor": 7761,
 }
 """Lines that are neither blank, comment, docstring nor import, by package."""
 
-ALL = 39_773
+ALL = 39_772
 """Of all packages together, which only goes down."""
 
-BESIDE = {"results": 12_991, "tests": 34_846}
+BESIDE = {"results": 12_991, "tests": 33_067}
 """Of experiments and tests."""
 
 FILES = 300
