@@ -152,7 +152,7 @@ def memory():
 
 SAID = {
     "control_flow": (
-        r"refused_models\.py:\d+: control flow depends on data \(.*x\.sum\(\) > 0.*\): use torch\.where.*<lambda>"
+        r"refused_models\.py:\d+: control flow depends on tensors \(.*x\.sum\(\) > 0.*\): use torch\.where.*<lambda>"
     ),
     "fails": r"refused_models\.py:\d+: PyTorch cannot export the module: RuntimeError: shape '\[5, 5\]' is invalid",
     "complex_input": r"complex64|Complex",
@@ -163,7 +163,7 @@ SAID = {
     "changed_operand": r"refused_models\.py:\d+: DoubledInPlace, a torch\.autograd\.Function, changes its inputs",
     "hooks": r"fc: has gradient hooks, which would not run",
     "counted_anew": r"refused_models\.py:\d+: forward computes mul\(.*1\) in its first call but mul\(.*2\) in the next",
-    "asserted": r"refused_models\.py:\d+: control flow depends on data \(assert x\.isfinite\(\)\.all\(\)\)",
+    "asserted": r"refused_models\.py:\d+: control flow depends on tensors \(assert x\.isfinite\(\)\.all\(\)\)",
     "trained_in_forward": r"refused_models\.py:\d+: forward changes the parameter fc\.weight after it was read",
     "parameter_hooks": r"fc\.weight: has gradient hooks, which would not run",
     "a_number_of_the_data": r"item\(\) converts .* to a Python number.* \(1 times, first at .*refused_models\.py:\d+\)",

@@ -85,15 +85,15 @@ def failure(error: Exception) -> GraphError:
     where, reason = users_line(frames), lines[0] if lines else "no message"
     if frames and type(error).__name__ == "GuardOnDataDependentSymNode":
         return GraphError(
-            f"{where}control flow depends on data ({frames[-1].line}): {OTHERWISE.format(frames[-1].name)}{advice()}"
+            f"{where}control flow depends on tensors ({frames[-1].line}): {OTHERWISE.format(frames[-1].name)}{advice()}"
         )
     known = next((known for text, known in ADVICE.items() if text in reason), "")
     return GraphError(f"{where}PyTorch cannot export the module: {type(error).__name__}: {known or reason}{advice()}")
 
 
 OTHERWISE = (
-    "use torch.where, remove an if that only skips work on empty tensors, or choose inputs or a configuration for "
-    "which {0}() is not called; in a file that is not yours, override {0}() in a subclass"
+    "use torch.where, remove an if that only skips work on empty tensors, or configure the model without this branch, "
+    "for example with a layer drop rate of 0; in a file that is not yours, override {0}() in a subclass"
 )
 
 ADVICE = {
