@@ -9,12 +9,13 @@ from __future__ import annotations
 import operator
 import re
 import shlex
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 
 COMMANDS = re.compile(
     r"""(?<!\S)\#[^\n]* | ((?: =\((?>(?<=\s)\#[^\n]* | "[^"]*" | '[^']*' | [^()"'])*+\)
-    | "(?:\\.|[^"\\])*" | '[^']*' | (?!(?<=\s)\#)[^;\n"'] | ["'] )+)""", re.VERBOSE | re.DOTALL
+    | \\. | "(?:\\.|[^"\\])*" | '[^']*' | (?!(?<=\s)\#)[^;\n"'] | ["'] )+)""", re.VERBOSE | re.DOTALL
 )  # fmt: skip
 """A comment, or a command (the group) up to the end of its line or a semicolon outside of quotes and arrays."""
 
@@ -32,7 +33,7 @@ PRODUCT = re.compile(r"\$\(\(\s*(\w+(?:\s*[*/]\s*\w+)*)\s*\)\)")
 NODES = re.compile(r"^#SBATCH\s+(?:--nodes[=\s]|-N)\s*(\d+)", re.MULTILINE)
 """The number of nodes that a script asks Slurm for."""
 
-MOST_CHARACTERS = 1 << 16
+MOST_CHARACTERS = 1 << 13
 """Longest value of a variable; a longer one is unknown."""
 
 COMPARISONS: Mapping[str, Callable[[int, int], bool]] = {
@@ -56,11 +57,14 @@ def commands_run(text: str) -> list[str]:
 
 
 class _Script:
-    """The variables known so far, and for each `if` around a command whether the branch, or one before it, runs."""
+    """The variables known so far, and for each `if` around a command whether the branch, or one before it, runs.
+
+    The innermost 256 are kept.
+    """
 
     def __init__(self, values: dict[str, str]) -> None:
         self._values = values
-        self._branches: list[tuple[Truth, Truth]] = []
+        self._branches = deque[tuple[Truth, Truth]](maxlen=1 << 8)
 
     def commands(self, text: str) -> Iterator[str]:
         for command in filter(None, COMMANDS.findall(text)):

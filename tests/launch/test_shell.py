@@ -74,5 +74,9 @@ def test_slurm_says_how_many_nodes_there_are():
     assert commands_run("#SBATCH --nodes=8\nN=$SLURM_NNODES\ntrain $N")[-1] == "train 8"
 
 
+def test_quotes_that_are_escaped_take_no_time():
+    assert commands_run('\\"' * 100_000) == ['\\"' * 100_000]
+
+
 def test_values_do_not_grow_without_limit():
     assert len("".join(commands_run("A=aaaa\n" + 'A="$A$A"\n' * 60))) < 1 << 20
