@@ -92,11 +92,11 @@ def _sample(config, items):
     """Keep of each test the cases whose names have the least hashes; a slow test may say how many."""
     cases = defaultdict(list)
     for item in items:
-        cases[item.path, getattr(item, "originalname", item.name)].append(item)
+        cases[item.path, getattr(item, "originalname", item.name), bool(item.get_closest_marker("slow"))].append(item)
     left_out = set[str]()
-    for alike in cases.values():
+    for (*_, slow), alike in cases.items():
         alike.sort(key=lambda item: sha256(item.nodeid.encode()).digest())
-        marker, slow = (alike[0].get_closest_marker(name) for name in ("sample", "slow"))
+        marker = alike[0].get_closest_marker("sample")
         most = marker.args[0] if marker else config.getoption("--sample") if slow else MOST_CASES
         left_out |= {item.nodeid for item in alike[most:]}
     config.hook.pytest_deselected(items=[item for item in items if item.nodeid in left_out])
