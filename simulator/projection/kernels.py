@@ -105,7 +105,7 @@ def without_intermediates(shares: Sequence[NodeShare], kernels: Iterable[Sequenc
                 instead |= sources
     return tuple(
         replace(share, reads={name: sizes[name] for read in share.reads for name in instead.get(read, (read,))})
-        if share.phase == BACKWARD and not instead.keys().isdisjoint(share.reads)
+        if share.phase == BACKWARD
         else share
         for share in shares
     )
