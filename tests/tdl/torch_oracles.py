@@ -8,7 +8,7 @@ from math import prod
 import torch
 from torch.nn import functional
 
-from tdl.catalog.elementwise import BINARY, BITS, MASKS, UNARY
+from tdl.catalog.elementwise import BINARY, BITS, MASKS, OPERATORS, UNARY
 from tdl.operator import named
 
 
@@ -39,6 +39,27 @@ def scalar(name):
     """The function `name` of a tensor and the attribute `value`."""
     function = getattr(torch, name)
     return lambda x, value: function(x, value)
+
+
+def gradient_of(forward, places):
+    """The oracle of a backward operator: autograd's gradient of `forward` with respect to the operands `places`."""
+
+    def oracle(grad, *operands, **attributes):
+        operands = [operand.clone().requires_grad_(place in places) for place, operand in enumerate(operands)]
+        result = forward(*operands, **attributes)
+        return torch.autograd.grad(result, [operands[place] for place in places], grad)
+
+    return oracle
+
+
+def binary_gradient_of(forward):
+    """Gradients of both operands, before they are summed over what these are spread over."""
+
+    def oracle(grad, a, b, dims=None, a_dims=None):
+        wide = (operand.expand(grad.shape) for operand in alike(a, b, dims, a_dims))
+        return gradient_of(forward, (0, 1))(grad, *wide)
+
+    return oracle
 
 
 FUNCTIONAL = ("gelu", "hardsigmoid", "hardswish", "leaky_relu", "silu", "softplus", "softsign")
@@ -76,8 +97,7 @@ def attention(query, key, value, bias=None, *, scale, causal, dims=()):
 def rotary(x, cos, sin, half, inverse):
     """As in Hugging Face's `apply_rotary_pos_emb`; its inverse is its gradient."""
     if inverse:
-        x = x.clone().requires_grad_()
-        return torch.autograd.grad(rotary(x, cos, sin, half, False), x, x.detach())[0]
+        return gradient_of(rotary, (0,))(x, x, cos, sin, half=half, inverse=False)
     return x * cos + torch.cat((-x[..., half:], x[..., :half]), -1) * sin
 
 
@@ -104,10 +124,22 @@ def rms_norm(x, square, weight, eps):
     return x * torch.rsqrt(square + eps).unsqueeze(-1) * weight
 
 
+def rms_norm_backward(grad, x, square, weight, inner, eps, count):
+    inverse = torch.rsqrt(square + eps).unsqueeze(-1)
+    return inverse * grad * weight - inverse**3 * x * inner.unsqueeze(-1) / count
+
+
 def normalize(x, mean, var, weight, bias, statistics, weights, eps):
     mean, var = (spread(own, x, statistics) for own in (mean, var))
     weight, bias = (spread(own, x, weights) for own in (weight, bias))
     return (x - mean) / torch.sqrt(var + eps) * weight + bias
+
+
+def normalize_backward_weights(grad, x, mean, var, statistics, weights, eps):
+    shape = [x.shape[dim] for dim in weights]
+    operands = (x, mean, var, torch.ones(shape, dtype=x.dtype), torch.zeros(shape, dtype=x.dtype))
+    forward = gradient_of(normalize, (3, 4))
+    return forward(grad, *operands, statistics=statistics, weights=weights, eps=eps)
 
 
 def _others(x, dims):
@@ -124,6 +156,11 @@ def products(x, dims):
     return x
 
 
+def extreme_backward(grad, x, extreme, dims, chosen=False):
+    grad, extreme = (spread(own, x, tuple(dim for dim in range(x.ndim) if dim not in dims)) for own in (grad, extreme))
+    return grad * (x == extreme)
+
+
 def index_of(x, value, dim):
     equal = x == value.unsqueeze(dim)
     places = torch.arange(x.shape[dim]).reshape([-1 if own == dim else 1 for own in range(x.ndim)])
@@ -132,6 +169,20 @@ def index_of(x, value, dim):
 
 def pad(x, low, high, value, sizes):
     return functional.pad(x, [own for ends in reversed(list(zip(low, high, strict=True))) for own in ends], value=value)
+
+
+def backward_into(forward):
+    """The oracle of a scattering gradient: autograd's of `forward` at an operand with the given extent."""
+
+    def oracle(grad, *operands, extents, **attributes):
+        dim = attributes["dim"]
+        shape = list(grad.shape)
+        shape[dim:dim] = [] if len(shape) > dim and forward is not torch.select else [1]
+        shape[dim] = next(iter(extents.values()))
+        x = torch.zeros(shape, dtype=grad.dtype, requires_grad=True)
+        return torch.autograd.grad(forward(x, *operands, **attributes), x, grad)
+
+    return oracle
 
 
 def sliced(x, dim, start, step, skip=0):
@@ -172,6 +223,41 @@ def grouped_product(rows, matrices, indices, transpose):
     return torch.bmm(rows.unsqueeze(1), flat).reshape(*indices.shape, *columns)
 
 
+def grouped_outer_product(first, second, indices, extents):
+    flat = (rows.flatten(indices.dim()).flatten(0, -2) for rows in (first, second))
+    outer = torch.einsum("rk,rn->rkn", *flat)
+    sums = first.new_zeros(extents["g"] + 1, *outer.shape[1:]).index_add(0, indices.flatten(), outer)[:-1]
+    return sums.reshape(-1, *first.shape[indices.dim() :], *second.shape[indices.dim() :])
+
+
+def embedding_backward(grad, indices, extents):
+    return torch.ops.aten.embedding_dense_backward(grad, indices, extents["v"], -1, False)
+
+
+def diagonal_backward(grad, dim1, dim2, extents):
+    shape = list(grad.shape[:-1])
+    for dim in sorted((dim1, dim2)):
+        shape.insert(dim, grad.shape[-1])
+    return torch.ops.aten.diagonal_backward(grad, shape, 0, dim1, dim2)
+
+
+def convolution_backward(operand):
+    """Autograd's gradient of one operand of a convolution; the other is given."""
+
+    def oracle(grad, other, stride, padding, extents, dilation=(1, 1), groups=1):
+        size = list(extents.values())
+        if operand == 0:
+            shape = [grad.shape[0], other.shape[1] * groups, *size]
+        else:
+            shape = [grad.shape[1], other.shape[1] // groups, *size]
+        own = torch.zeros(shape, dtype=grad.dtype, requires_grad=True)
+        operands = (own, other) if operand == 0 else (other, own)
+        y = functional.conv2d(*operands, None, stride, padding, dilation, groups)
+        return torch.autograd.grad(y, own, grad)
+
+    return oracle
+
+
 def im2col(image, stride, padding, extents, dilation=(1, 1)):
     size = [extents[name] for name in ("dy", "dx")]
     columns = functional.unfold(image, size, dilation, padding, stride)
@@ -190,6 +276,16 @@ def windows(image, stride, padding, kernel, dilation=(1, 1), fill=0.0):
     padded = functional.pad(image, (px, px, py, py), value=fill)
     rows = padded.unfold(2, (ky - 1) * ty + 1, sy)[..., ::ty]
     return rows.unfold(3, (kx - 1) * tx + 1, sx)[..., ::tx].flatten(-2)
+
+
+def pool_backward(pooled):
+    """The oracle of a pooling gradient: autograd's of `pooled`, a function of windows and further operands."""
+
+    def oracle(grad, *operands, extents, **window):
+        image = torch.zeros([*grad.shape[:2], extents["y"], extents["x"]], dtype=grad.dtype, requires_grad=True)
+        return torch.autograd.grad(pooled(windows(image, **window), *operands), image, grad)
+
+    return oracle
 
 
 def expand(x, dims, extents, factor=1.0):
@@ -242,11 +338,12 @@ def adam_like(optimizer, **names):
 ADAM = ("exp_avg", "exp_avg_sq", "step")
 
 ORACLES = {
-    **named(
-        expand, attention, reshape, im2col, col2im, normalize, rms_norm, rotary, expert_slots, slice_backward, index_of
-    ),
+    **named(expand, attention, reshape, im2col, col2im, extreme_backward, normalize, normalize_backward_weights),
+    **named(rms_norm, rms_norm_backward, rotary, expert_slots, slice_backward, diagonal_backward, index_of),
     **{name: getattr(torch, name) for name in ("relu", "sigmoid", "tanh", "exp", "log", "neg")},
     **{name: spreading(getattr(torch, name)) for name in ("add", "sub", "mul", "div")},
+    **{name: getattr(torch.ops.aten, name) for name in ("sigmoid_backward", "tanh_backward")},
+    "threshold_backward": lambda grad, result: torch.ops.aten.threshold_backward(grad, result, 0),
     "add_n": lambda *tensors: sum(tensors),
     "scale": lambda x, factor: x * factor,
     "increment": lambda t: t + 1,
@@ -256,14 +353,20 @@ ORACLES = {
     "mm": lambda a, b, transpose_a, transpose_b: torch.mm(a.mT if transpose_a else a, b.mT if transpose_b else b),
     "einsum": lambda *operands, equation: torch.einsum(equation, *operands),
     "max_pool2d_with_indices": lambda x, **window: tuple(windows(x, **window, fill=-torch.inf).max(-1)),
+    "max_pool2d_with_indices_backward": pool_backward(lambda x, i: x.gather(-1, i[..., None].long())[..., 0]),
     "avg_pool2d": lambda x, **window: windows(x, **window).mean(-1),
+    "avg_pool2d_backward": pool_backward(lambda x: x.mean(-1)),
     "mean": lambda x, dims, count: torch.mean(x, dims),
     "batch_norm_var": lambda x, mean, count: torch.square(x - spread(mean, x, (1,))).sum((0, 2, 3)) / count,
     "batch_norm": lambda x, mean, var, w, b, eps: functional.batch_norm(x, mean, var, w, b, eps=eps),
+    "batch_norm_backward_reduce": lambda *operands, eps: normalize_backward_weights(*operands, (1,), (1,), eps),
     "sum_exp": lambda x, maximum, dim: torch.exp(x - maximum.unsqueeze(dim)).sum(dim),
     "biased_attention": lambda query, key, value, bias, **how: attention(query, key, value, bias, **how),
     "cross_entropy": lambda x, maximum, total, labels, count, dim: (
         (torch.log(total) + maximum - (x * classes(labels, x.shape[dim], dim)).sum(dim)).sum() / count
+    ),
+    "cross_entropy_backward": lambda x, maximum, total, labels, factor, dim: (
+        (torch.exp(x - maximum.unsqueeze(dim)) / total.unsqueeze(dim) - classes(labels, x.shape[dim], dim)) * factor
     ),
     "unbind": lambda x, dim, n: torch.unbind(x, dim),
     "stack": lambda *tensors, dim: torch.stack(tensors, dim),
@@ -271,37 +374,66 @@ ORACLES = {
     "convolution": lambda x, w, stride, padding, dilation=(1, 1), groups=1: functional.conv2d(
         x, w, None, stride, padding, dilation, groups
     ),
+    "convolution_backward_input": convolution_backward(0),
+    "convolution_backward_weight": convolution_backward(1),
     "adamw": adam_like(torch.optim.AdamW, decay="weight_decay"),
     "rmsprop": stepped(torch.optim.RMSprop, ("square_avg",)),
     "adagrad": stepped(torch.optim.Adagrad, ("sum",)),
     "bmm": lambda a, b, transpose_a, transpose_b: torch.bmm(a.mT if transpose_a else a, b.mT if transpose_b else b),
     "grouped_mm": long(grouped_product),
+    "grouped_mm_backward": long(grouped_outer_product),
     "prod": products,
     "var": lambda x, mean, dims, count: ((x - spread(mean, x, _others(x, dims))) ** 2).sum(dims) / count,
+    "var_backward": lambda grad, x, mean, dims, count: gradient_of(
+        lambda x, mean: ((x - spread(mean, x, _others(x, dims))) ** 2).sum(dims) / count, (0,)
+    )(grad, x, mean),
     "count_extremes": lambda x, extreme, dims: (x == spread(extreme, x, _others(x, dims))).sum(dims),
     "cumsum": lambda x, dim, reverse: x.flip(dim).cumsum(dim).flip(dim) if reverse else x.cumsum(dim),
     "mean_square": lambda x, count: x.square().mean(-1),
+    "rms_norm_backward_weight": lambda grad, x, square, eps: gradient_of(rms_norm, (2,))(
+        grad, x, square, torch.ones(x.shape[-1:], dtype=x.dtype), eps=eps
+    ),
+    "rms_norm_backward_sum": lambda grad, x, weight: (grad * weight * x).sum(-1),
     "dispatch": lambda x, slots, capacity, extents: torch.einsum(
         "bskh,bskec->bech", x, places(slots, extents["e"], capacity)
     ),
     "collect": lambda x, slots, capacity: torch.einsum("bech,bskec->bskh", x, places(slots, x.shape[1], capacity)),
     "softmax": lambda x, maximum, total, dim: torch.softmax(x, dim),
     "log_softmax": lambda x, maximum, total, dim: torch.log_softmax(x, dim),
+    "softmax_backward_sum": lambda grad, result, dim: (grad * result).sum(dim),
+    "softmax_backward": lambda grad, result, inner, dim: result * (grad - inner.unsqueeze(dim)),
+    "log_softmax_backward": lambda grad, result, inner, dim: grad - torch.exp(result) * inner.unsqueeze(dim),
     "nll_loss": long(nll_loss),
+    "nll_loss_backward": lambda grad, labels, count, dim, extents: -grad / count * classes(labels, extents["c"], dim),
     **{name: loss(function) for name, function in LOSS_ORACLES.items()},
+    **{f"{name}_backward": gradient_of(loss(function), (0, 1)) for name, function in LOSS_ORACLES.items()},
     "permute": lambda x, dims: x.permute(dims),
     "cat": lambda *tensors, dim, sizes: torch.cat(tensors, dim),
+    "select_backward": backward_into(torch.select),
     "slice": sliced,
     "constant_pad_nd": pad,
     "flip": lambda x, dims, sizes: torch.flip(x, dims),
     "diagonal": lambda x, dim1, dim2: torch.diagonal(x, 0, dim1, dim2),
     "embedding": long(lambda weight, indices: functional.embedding(indices, weight)),
+    "embedding_dense_backward": long(embedding_backward),
     "index_select": long(lambda x, indices, dim: torch.index_select(x, dim, indices)),
+    "index_select_backward": long(backward_into(lambda x, indices, dim: torch.index_select(x, dim, indices))),
     "gather": long(lambda x, indices, dim: torch.gather(x, dim, indices)),
+    "gather_backward": long(backward_into(lambda x, indices, dim: torch.gather(x, dim, indices))),
     "arange": lambda start, step, extents: start + step * torch.arange(extents["i"]),
     **UNARY_ORACLES,
     **SCALAR_ORACLES,
     **{name: spreading(function) for name, function in BINARY_ORACLES.items()},
+    **{
+        f"{name}_backward": gradient_of(function, (0,))
+        for name, function in {**UNARY_ORACLES, **SCALAR_ORACLES}.items()
+        if f"{name}_backward" in OPERATORS
+    },
+    **{
+        f"{name}_backward": binary_gradient_of(function)
+        for name, function in BINARY_ORACLES.items()
+        if f"{name}_backward" in OPERATORS
+    },
     **{name: getattr(torch, name) for name in ("select", "lerp", "tril", "triu")},
     **{name: over(getattr(torch, name)) for name in ("sum", "amax", "amin", "any", "all")},
     **{name: getattr(torch, name) for name in (*MASKS, *BITS) if not name.endswith("_scalar")},
