@@ -157,7 +157,7 @@ def cost(data: Any) -> str:
     compared = statistics.median(job["comparison"] * workers * steps / job["ranks"] for job in jobs)
     return (
         f"{len(jobs)} jobs of {steps} steps of {data['cost']['model']} on {workers} ranks: guards take {guards:.2%} of "
-        f"a step's CPU time, a comparison of ranks {compared:.2%} (medians). {data['cost']['machine']}."
+        f"a step's CPU time, the checksums of a comparison {compared:.2%} (medians). {data['cost']['machine']}."
     )
 
 
