@@ -21,7 +21,7 @@ BUDGETS = {
 ALL = 39_772
 """Of all packages together, which only goes down."""
 
-BESIDE = {"results": 12_991, "tests": 33_244}
+BESIDE = {"results": 12_991, "tests": 33_332}
 """Of experiments and tests."""
 
 FILES = 300

@@ -1,15 +1,18 @@
 """Parameters that forward changes before it reads them: masked, bounded in norm, clamped, assigned."""
 
+import copy
 from functools import partial
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
+import torch.distributed as dist  # noqa: E402
 import torch.nn.functional as F  # noqa: E402, N812
 from torch import nn  # noqa: E402
 
 import planner  # noqa: E402
+from executor.torch import distribute  # noqa: E402
 from planner.errors import GraphError  # noqa: E402
 from planner.graph import Optimizer  # noqa: E402
 from planner.pytorch import from_torch  # noqa: E402
@@ -252,3 +255,26 @@ def test_sharded_data_parallelism_moves_no_more_for_a_mask(stage):
         for graph in (from_torch(Changed(function), (torch.randn(4, 6),)) for function in (plain, masked))
     ]
     assert moved[1] <= moved[0]
+
+
+def test_in_a_loop_with_an_optimizer_of_ones_own():
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        module = Changed(CHANGES["bounded in norm"]).double()
+        twin, batches = copy.deepcopy(module), fresh()
+        ours, theirs = (OPTIMIZERS["momentum"](own.parameters(), lr=0.1) for own in (module, twin))
+        plan = planner.plan(imported(UserModel(module, batches[0], None, (), ours)), workers=1)
+        training = distribute(module, plan, ours)
+        for batch in batches:
+            for optimizer in (ours, theirs):
+                optimizer.param_groups[0]["lr"] /= 2
+            theirs.zero_grad()
+            loss = twin(*batch)
+            loss.backward()
+            theirs.step()
+            assert training.step(batch).item() == pytest.approx(loss.item(), rel=1e-12)
+        state = training.state_dict()
+        assert all(torch.allclose(own, state[name], rtol=0, atol=1e-12) for name, own in twin.state_dict().items())
+        assert training.evaluate(batches[0]).item() == pytest.approx(twin.eval()(*batches[0]).item(), rel=1e-12)
+    finally:
+        dist.destroy_process_group()

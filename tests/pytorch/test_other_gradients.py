@@ -150,6 +150,28 @@ def test_a_gradient_of_zeros_costs_nothing_where_all_of_it_is_numbers():
     assert "tanh_backward" not in {node.op for node in graph.nodes}
 
 
+class Turned(nn.Module):
+    """Images whose dimensions are turned round behind batch norm, and laid out so or not."""
+
+    def __init__(self, *, is_laid_out):
+        super().__init__()
+        self.norm, self.is_laid_out = nn.BatchNorm2d(4), is_laid_out
+
+    def forward(self, x, weights):
+        turned = self.norm(x).permute(3, 2, 1, 0)
+        return ((turned.contiguous() if self.is_laid_out else turned) * weights).sin().sum()
+
+
+def test_batch_norm_of_a_gradient_that_is_laid_out_in_two_ways():
+    """PyTorch's own gradient is right where the result is not laid out; where it is, it reads other elements."""
+    batch = torch.randn(1, 4, 3, 1, dtype=torch.float64), torch.randn(1, 3, 4, 1, dtype=torch.float64)
+    module, other = (Turned(is_laid_out=is_laid_out).double() for is_laid_out in (True, False))
+    graph = from_torch(module, batch, optimizer=Optimizer("sgd", lr=RATE))
+    _, ours = imported_steps(graph, module, batch, steps=1)
+    _, theirs = eager_steps(other, batch, steps=1)
+    np.testing.assert_allclose(ours["norm.weight"], theirs["norm.weight"], rtol=1e-12)
+
+
 class Rotated(nn.Module):
     """Pairs turned by angles that are constant, whose halves are written into what was made without content."""
 
