@@ -162,9 +162,8 @@ def _dtensor_dims(signature: Signature, indices: Sequence[tdl.Index]) -> frozens
     None leaves this to the operator.
     """
     samples = _of_samples_only(signature)
-    if samples is None:
-        return None
-    return frozenset(dim for dim, index in enumerate(indices) if leading_variable(index) == samples)
+    own = frozenset(dim for dim, index in enumerate(indices) if leading_variable(index) == samples)
+    return own if samples else None
 
 
 def _contiguous(signature: Signature) -> tuple[str, ...]:

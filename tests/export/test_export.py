@@ -108,11 +108,8 @@ def test_the_file_has_every_parameter_and_all_data():
     planned = plan("transformer-1-64", sequence=8, vocabulary=32)
     for target in ("dtensor", "jax"):
         file = written(export(planned, target))
-        weights = {
-            tensor.name
-            for tensor in planned.graph.tensors.values()
-            if tensor.role == "weight" and tensor.init is not None
-        }
+        tensors = planned.graph.tensors.items()
+        weights = {name for name, tensor in tensors if tensor.role == "weight" and tensor.init is not None}
         assert file["PARAMETERS"].keys() == weights
         assert file["DATA"].keys() == {"tokens", "labels"}
         assert list(file["WAYS"].values()) == list(planned.ways)

@@ -338,8 +338,9 @@ def laid_out(layout):  # noqa: PLR0911 -- a layout each
         model.layers = nn.Sequential(nn.Embedding(9, 4), first, second, nn.LayerNorm(4))
         return model, ["layers.1", "layers.2"]
     if layout == "stages":
-        model.stages = nn.Sequential(nn.Sequential(first, second), nn.Linear(4, 4), nn.Sequential(Block(), Block()))
-        return model, ["stages.0.0", "stages.0.1", "stages.2.0", "stages.2.1"]
+        model.stages = nn.Sequential(nn.Sequential(first, second), nn.Linear(4, 4), nn.Module(), nn.Module())
+        model.stages[2].blocks, model.stages[3].blocks = nn.ModuleList([Block()]), nn.Sequential(Block(), Block())
+        return model, ["stages.0.0", "stages.0.1", "stages.2", "stages.3.blocks.0", "stages.3.blocks.1"]
     if layout == "a part of another":
         model.encoder = nn.Module()
         model.encoder.layers = blocks
