@@ -213,7 +213,7 @@ class _Watch(MetaPathFinder):
             raise _TorchWantedError
 
 
-def from_torch(module: object, inputs: Sequence[object], **options: object) -> Graph:
+def from_torch(module: object, inputs: Sequence[object] | Mapping[str, object], **options: object) -> Graph:
     """Return the training graph of a PyTorch module. See `planner.pytorch.from_torch` for the options.
 
     Raises GraphError for an unknown option, if the graph has no operator for part of the module, or if PyTorch is not

@@ -31,6 +31,7 @@ def fsdp2_limits(setup: Setup) -> str:
         "tensor parallelism needs DTensor: export-plan --to dtensor" if parallel.tp > 1 else "",
         "there is nothing to shard" if parallel.dp == 1 else "",
         "recomputation needs torch.utils.checkpoint in the module" if parallel.recompute != "none" else "",
+        f"fully_shard takes no scalar: make {setup.scalar} a vector of one" if parallel.zero and setup.scalar else "",
     )
 
 
@@ -60,13 +61,11 @@ def _elements(setup: Setup) -> Counter[str]:
     """Return the number of sharded elements by dtype, padded by rows so that all workers have equal shares."""
     graph, ranks = setup.graph, setup.parallel.dp if setup.parallel.zero else 1
     trained = {name for name in graph.updates if graph.tensors[name].role == "weight"}
-    shapes = {
-        entry.tensor: (entry.shape, entry.dtype) for entry in entries_of(graph).values() if entry.tensor in trained
-    }
+    entries = {entry.tensor: entry for entry in entries_of(graph).values() if entry.tensor in trained}
     elements: Counter[str] = Counter()
-    for shape, dtype in shapes.values():
-        rows = shape[0] if shape else 1
-        elements[dtype] += math.prod(shape) // max(1, rows) * -(-rows // ranks) * ranks
+    for entry in entries.values():
+        rows = entry.shape[0] if entry.shape else 1
+        elements[entry.dtype] += math.prod(entry.shape) // max(1, rows) * -(-rows // ranks) * ranks
     return elements
 
 
@@ -120,9 +119,8 @@ def deepspeed_notes(setup: Setup) -> tuple[str, ...]:
     return tuple(lines)
 
 
-def deepspeed_file(setup: Setup, name: str) -> str:
+def deepspeed_file(setup: Setup, _name: str) -> str:
     """Return the content of the JSON file."""
-    del name
     return msgspec.json.format(msgspec.json.encode(config(setup)), indent=2).decode() + "\n"
 
 
@@ -147,10 +145,8 @@ def config(setup: Setup) -> dict[str, Any]:
     if parallel.tp > 1:
         result["tensor_parallel"] = {"autotp_size": parallel.tp}
     if parallel.pp > 1:
-        result["pipeline"] = {
-            "stages": parallel.pp,
-            "activation_checkpoint_interval": 0 if parallel.recompute == "none" else 1,
-        }
+        interval = int(parallel.recompute != "none")
+        result["pipeline"] = {"stages": parallel.pp, "activation_checkpoint_interval": interval}
     return result
 
 

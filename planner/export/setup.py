@@ -10,7 +10,7 @@ from functools import cached_property
 from planner.errors import PlanError
 from planner.export.transformers import Transformer, transformer_of
 from planner.graph.facts import amounts, batch_size, precision, weight_dtype
-from planner.graph.ir import Graph
+from planner.graph.ir import Graph, entries_of
 from planner.graph.optimizers import OPTIMIZERS, Optimizer
 from planner.parallel import Parallel
 from planner.plans.plan import Plan
@@ -19,7 +19,7 @@ DEVICES_PER_NODE = 8
 HALVES = {"bfloat16": "bf16", "float16": "fp16"}
 """Engines' names of 16-bit dtypes."""
 
-READ = ("transformer", "sequence", "half", "weights_are_half", "optimizer")
+READ = ("transformer", "sequence", "half", "weights_are_half", "optimizer", "scalar")
 """Properties of a Setup that are read from its graph."""
 
 
@@ -103,6 +103,13 @@ class Setup:
             return None
         known = {field.name for field in fields(Optimizer)} - {"name"}
         return Optimizer(names[node.op], **{name: float(str(v)) for name, v in node.attrs.items() if name in known})
+
+    @cached_property
+    def scalar(self) -> str:
+        """The name of a parameter without dimensions; "" without one."""
+        weights = {tensor.name for tensor in self.graph.tensors.values() if tensor.is_parameter}
+        entries = entries_of(self.graph).items()
+        return next((name for name, entry in entries if entry.shape == () and entry.tensor in weights), "")
 
     @property
     def schedule(self) -> str:

@@ -54,9 +54,8 @@ def megatron_notes(setup: Setup) -> tuple[str, ...]:
     return tuple(lines)
 
 
-def script(setup: Setup, name: str) -> str:
+def script(setup: Setup, _name: str) -> str:
     """Return a shell script that starts the training."""
-    del name
     connections = setup.parallel.tp * setup.parallel.cp > 1 and setup.parallel.zero not in SHARDED
     lines = [f"{'CUDA_DEVICE_MAX_CONNECTIONS=1 ' * connections}{setup.torchrun} pretrain_gpt.py"]
     lines += [f"    --{flag}" if value is True else f"    --{flag} {value}" for flag, value in flags(setup)]
