@@ -1,30 +1,16 @@
-"""The perceptron and the GPT whose steps are timed, with how PyTorch's tensor parallelism splits them."""
+"""The GPT whose steps are timed, and its training by PyTorch."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
 
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F  # noqa: N812
 from torch import nn
 
-RATE = 0.05
 Step = Callable[[], torch.Tensor]
-WIDTH, BATCH = 2048, 512
-VOCABULARY, FEATURES, HEADS, LAYERS, LENGTH, SAMPLES = 2048, 512, 8, 4, 128, 4
-
-
-@dataclass(frozen=True)
-class Model:
-    """A module whose result cross entropy scores, its batch, and which layers are split by columns, and by rows."""
-
-    module: nn.Module
-    inputs: torch.Tensor
-    targets: torch.Tensor
-    by_columns: tuple[str, ...]
-    by_rows: tuple[str, ...]
+VOCABULARY, FEATURES, HEADS, LAYERS, LENGTH = 2048, 512, 8, 4, 128
 
 
 class Block(nn.Module):
@@ -78,27 +64,3 @@ def of_all(value: float, reduction: dist.ReduceOp.RedOpType = dist.ReduceOp.SUM)
     total = torch.tensor(value, dtype=torch.float64)
     dist.all_reduce(total, reduction)
     return float(total)
-
-
-def mlp() -> Model:
-    """Return a perceptron of four layers."""
-    layers = [nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(4)]
-    module = nn.Sequential(layers[0], nn.ReLU(), layers[1], nn.ReLU(), layers[2], nn.ReLU(), layers[3])
-    return Model(module, torch.rand(BATCH, WIDTH), torch.randint(WIDTH, (BATCH,)), ("0", "4"), ("2", "6"))
-
-
-def gpt() -> Model:
-    """Return a GPT of four layers."""
-    numbers = [f"blocks.{number}" for number in range(LAYERS)]
-    tokens = torch.randint(VOCABULARY, (2, SAMPLES, LENGTH))
-    return Model(
-        GPT(),
-        tokens[0],
-        tokens[1],
-        tuple(f"{block}.{part}" for block in numbers for part in ("q", "k", "v", "up")),
-        tuple(f"{block}.{part}" for block in numbers for part in ("out", "down")),
-    )
-
-
-MODELS: Mapping[str, Callable[[], Model]] = {"mlp": mlp, "gpt": gpt}
-"""Models by name, made after torch.manual_seed(0)."""

@@ -1,7 +1,6 @@
 """Ranks of torchrun: seconds of steps beside PyTorch's, models of the sweep, profiles.
 
-`python -m results.torchrun.run PART...` measures some parts anew: speed, steps, sweep, profiled; sample adds to the
-sweep.
+`python -m results.torchrun.run PART...` measures some parts anew: steps, sweep, profiled; sample adds to the sweep.
 """
 
 from __future__ import annotations
@@ -19,10 +18,9 @@ from typing import Any
 
 from planner.report.profiles import EXPOSED, IDLE, STEP, measured_parts, predicted_parts, read_profile
 from planner.report.profiles.profile import mean_of
-from results.experiment import ROOT, Pages, in_process, machine, publish, read_data, table
+from results.experiment import ROOT, Pages, machine, publish, read_data, table
 
 HERE = Path(__file__).parent
-ROUNDS = 15
 RANKS = 2
 RUNS, STEPS, SWEEP_RANKS = 9, 45, (1, 2, 4)
 CLOSE = 1e-6
@@ -53,16 +51,8 @@ def about() -> dict[str, Any]:
     return {"machine": machine(), "torch": version("torch"), "load": os.getloadavg()[0]}
 
 
-def speed() -> dict[str, Any]:
-    """Time steps beside DTensor's and DDP's."""
-    with tempfile.TemporaryDirectory() as folder:
-        plans = in_process("results.torchrun.planned", folder, str(RANKS))
-        (models,) = on_ranks(RANKS, "results.torchrun.speed", ROUNDS, *plans)
-        return about() | {"rounds": ROUNDS, "models": models}
-
-
 def steps() -> dict[str, Any]:
-    """Measure the CPU time of steps beside FSDP2's and DDP's; rows of another machine that differ stay."""
+    """Measure the CPU time of steps beside FSDP2's and DDP's."""
     rows = []
     for ranks, names in {1: ("resnet18", "unet"), 2: ("gpt", "resnet18", "unet")}.items():
         with tempfile.TemporaryDirectory() as folder:
@@ -72,8 +62,7 @@ def steps() -> dict[str, Any]:
                 runs = [on_ranks(ranks, "results.torchrun.steps", STEPS, path)[0] for _ in range(RUNS)]
                 runs.sort(key=itemgetter("ratio"))
                 rows.append(runs[RUNS // 2] | {"ratios": [run["ratio"] for run in runs]})
-    elsewhere = read_data(HERE)["steps"]["elsewhere"]
-    return about() | {"rounds": STEPS, "runs": RUNS, "rows": rows, "elsewhere": elsewhere}
+    return about() | {"rounds": STEPS, "runs": RUNS, "rows": rows}
 
 
 def sweep() -> dict[str, Any]:
@@ -131,23 +120,11 @@ def profiled() -> dict[str, Any]:
 
 
 PARTS: Mapping[str, Callable[[], dict[str, Any]]] = {
-    "speed": speed,
     "steps": steps,
     "sweep": sweep,
     "sample": sample,
     "profiled": profiled,
 }
-
-
-def speed_table(models: dict[str, Any]) -> str:
-    """Render seconds per step."""
-    rows = []
-    for name, row in models.items():
-        seconds = row["seconds"]
-        ratios = [f"{seconds['ours'] / seconds[other]:.2f}" for other in ("DTensor", "DDP")]
-        moved = f"{row['sent']:,}" + ("" if row["sent"] == row["planned"] else f", planned {row['planned']:,}")
-        rows.append([f"`{name}`", *(f"{1e3 * value:.0f}" for value in seconds.values()), *ratios, moved])
-    return table(["model", "ours (ms)", "DTensor (ms)", "DDP (ms)", "of DTensor's", "of DDP's", "our bytes"], rows)
 
 
 def steps_table(rows: list[dict[str, Any]]) -> str:
@@ -171,15 +148,10 @@ def steps_table(rows: list[dict[str, Any]]) -> str:
 
 
 def steps_say(steps: dict[str, Any]) -> str:
-    """Say what rows are medians of, and what was another one on another machine."""
-    elsewhere = " ".join(
-        f"On a slower machine, where PyTorch's step takes {1e3 * row['PyTorch']:.0f} ms, `{row['model']}` on "
-        f"{row['ranks']} ranks is at {row['ratio']:.2f}."
-        for row in steps["elsewhere"]
-    )
+    """Say what rows are medians of."""
     return (
         f"Medians of {steps['rounds']} steps of either, of that of {steps['runs']} runs whose ratio is the median; "
-        f"load average {steps['load']:.1f} at their end. {elsewhere}"
+        f"load average {steps['load']:.1f} at their end."
     )
 
 
@@ -246,11 +218,9 @@ def profiled_say(data: Mapping[str, Any]) -> str:
 
 def pages(data: Any) -> Pages:
     """Return the README's tables."""
-    speed, steps = data["speed"], data["steps"]
+    steps = data["steps"]
     return {
-        "machine": f"Measured on: {speed['machine']}; PyTorch {speed['torch']}; load average {speed['load']:.1f} when "
-        f"the steps began, of which each is the median of {speed['rounds']}.",
-        "speed": speed_table(speed["models"]),
+        "machine": f"Measured on: {steps['machine']}; PyTorch {steps['torch']}.",
         "steps": steps_table(steps["rows"]),
         "steps-load": steps_say(steps),
         "sweep": sweep_says(data["sweep"]["trained"], data["sweep"]["planned"]),

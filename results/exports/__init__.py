@@ -1,0 +1,1 @@
+"""Exports of published classes, trained on two ranks."""
