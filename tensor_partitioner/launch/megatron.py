@@ -8,6 +8,7 @@ import shlex
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from functools import reduce
+from itertools import pairwise
 from typing import Any
 
 from planner.errors import GraphError, InputError
@@ -72,10 +73,7 @@ FUNCTIONS = {"multiply": operator.mul, "divide_floor": operator.floordiv}
 MOST_NESTED = 8
 """How often interpolations within interpolations are resolved."""
 
-COMMENT = re.compile(r"""("(?:\\.|[^"\\])*"|'[^']*')|(?<=\s)#[^\n]*""", re.DOTALL)
-"""A text in quotes (the group), or a comment in an array."""
-
-NO_VALUE = re.compile(r"-|[|&<>)]|\d>|\$[@*]|\$\{\w+\[")
+NO_VALUE = re.compile(r"-|[|&<>)]|\d>|\$[@*]|\$\{\w+\[[@*]")
 """What follows a flag without a value: another flag, an operator of the shell, or an array."""
 
 HYDRA = re.compile(r"(?<!\S)\+*((?:trainer|model)(?:\.\w+)+)=(\S+)")
@@ -156,14 +154,18 @@ def _section(values: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 
 def _flags(path: str, text: str) -> Iterator[tuple[str, Value]]:
-    """Yield the arguments `--flag value` of a script. A flag without a value is True."""
+    """Yield the arguments `--flag value` of a script's last training. A flag without a value is True.
+
+    If no command has the number of layers, all commands and variables count.
+    """
     try:
-        lines = [COMMENT.sub(r"\1", line.replace("=(", "= ")) for line in commands_run(text) if "--" in line]
-        words = [word for line in lines for word in (*shlex.split(line), "--")]
+        lines = [line for line in commands_run(text) if "--" in line and not line.startswith("echo ")]
+        started = [line for line in lines if re.search("--num[-_]layers", line) and not re.match(r"\w+= ", line)]
+        words = [word for line in started[-1:] or lines for word in (*shlex.split(line), "--")]
     except ValueError as error:
         raise InputError(f"{path}: expected a shell script: {error}") from error
     words = [part for word in words for part in (word.split() if " --" in f" {word}" else [word])]
-    for word, following in zip(words, [*words[1:], "--"], strict=True):
+    for word, following in pairwise(words):
         name, equals, value = word.partition("=")
         if name.startswith("--"):
             said = value if equals else "" if NO_VALUE.match(following) else following
@@ -213,15 +215,11 @@ def launch_of(fields: Fields, engine: str = "Megatron-LM", stack: str = "megatro
     model, options = _model(fields, tp)
     return fields.launch(
         engine="Megatron-DeepSpeed" if deepspeed else engine,
-        stack="megatron-deepspeed" if deepspeed else _stack(fields, stack),
-        model=model,
-        options=options,
-        degrees=degrees,
-        batch=fields.whole("global-batch-size"),
-        devices=_devices(fields),
+        stack="megatron-deepspeed" if deepspeed else _stack(fields, stack), model=model, options=options,
+        degrees=degrees, batch=fields.whole("global-batch-size"), devices=_devices(fields),
         names=NAMES if engine != "NeMo" else {word: NEMO_NAMES.get(word, name) for word, name in NAMES.items()},
         spelled=SPELLED,
-    )
+    )  # fmt: skip
 
 
 def _devices(fields: Fields) -> int | None:

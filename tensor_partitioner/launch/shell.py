@@ -1,45 +1,75 @@
 """Read a shell script without running it: which of its commands run, and with which values of its variables.
 
 What depends on more than the script itself, such as a command's output, is unknown. A branch with an unknown condition
-may run; its commands are kept, and what it assigns is unknown.
+may run: its commands are kept, and of what it assigns, arguments such as `--fp16`; other values are then unknown.
 """
 
 from __future__ import annotations
 
+import ast
 import operator
 import re
-import shlex
+from ast import Add, Div, Mod, Mult, Sub
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
+from fnmatch import fnmatchcase
 from functools import partial
+from operator import add, floordiv, mod, mul, sub
 
-COMMANDS = re.compile(
-    r"""(?<!\S)\#[^\n]* | ((?: =\((?>(?<=\s)\#[^\n]* | "[^"]*" | '[^']*' | [^()"'])*+\)
-    | \\. | "(?:\\.|[^"\\])*" | '[^']*' | (?!(?<=\s)\#)[^;\n"'] | ["'] )+)""", re.VERBOSE | re.DOTALL
-)  # fmt: skip
+QUOTED = r""""(?:\\.|[^"\\])*"|'[^']*'"""
+NESTED = r"\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\)"
+ARRAY = rf"\((?>(?<=\s)\#[^\n]*|{QUOTED}|{NESTED}|[^()\"'])*+\)"
+WORD = rf"(?>{QUOTED}|\${NESTED}|`[^`]*`|\$\{{[^}}]{{0,400}}\}}|\\.|[^\s\"'`()])*+"
+COMMANDS = re.compile(rf"(?<!\S)\#[^\n]*|((?:={ARRAY}|\\.|{QUOTED}|(?!(?<=\s)\#)[^;\n\"']|[\"'])+)", re.DOTALL)
 """A comment, or a command (the group) up to the end of its line or a semicolon outside of quotes and arrays."""
 
-GROUP = re.compile(r"(?:(?:function\s+)?[\w-]+\s*(?:\(\)\s*)?)?\{(?:\s+|$)")
-"""The beginning of a function or of a group of commands. A brace ends it."""
+LIST = re.compile(rf"(?>(?:\[\[.{{0,500}}?\]\]|\\.|{QUOTED}|[^&|]|&(?!&)|(?<!\|)\|(?!\|))+)|&&|\|\|", re.DOTALL)
+"""A command of a list, or the sign between two of them."""
 
-LOOP = re.compile(r"for\s+(\w+)\s")
-KEYWORD = re.compile(r"((?:if|elif|else|then|fi|case|esac|do)\b|}(?!\S)|[^\s()=]+\)(?=\s))((?<=case)\s.*?\sin\b)?\s*")
-TESTED = re.compile(r"(\[.*?\])\s*(&&|\|\|)\s*(.*)", re.DOTALL)
-ASSIGNMENT = re.compile(r"(?:(?:export|local|readonly|declare)\s+)?(\w+)(\+?)=(?!\"?\$\{?\d)(.*)", re.DOTALL)
-"""Not of an argument of the script, beside which defaults are kept."""
+FUNCTION = re.compile(
+    r"^([ \t]*)(?:function\s+([\w-]+)\s*(?:\(\s*\))?|([\w-]+)\s*\(\s*\))\s*"
+    r"\{([^\n]*;[ \t]*(?=\}[ \t]*$)|(?>[^\n]*\n(?:(?!\1\})[^\n]*\n){0,200})\1)\}",
+    re.MULTILINE,
+)
+GROUP = re.compile(r"\{(?:\s+|$)")
+"""The beginning of a group of commands. A brace ends it."""
 
-VARIABLE = re.compile(r"\$(?:\{(\w+)(?::?[-=]((?:\$\{[^{}]*\}|[^{}])*))?\}|(\w+))")
-PRODUCT = re.compile(r"\$\(\(\s*(\w+(?:\s*[*/]\s*\w+)*)\s*\)\)")
+COMMENT = re.compile(rf"({QUOTED})|(?<=\s)#[^\n]*", re.DOTALL)
+"""A text in quotes (the group), or a comment in an array."""
+
+UNQUOTED = re.compile(r"\"((?:\\.|[^\"\\])*)\"|'([^']*)'", re.DOTALL)
+HEREDOC = re.compile(
+    r"\bcat\b[^\n]{0,200}<<-?\s*['\"]?(\w+)[^\n]*\n(?>(?:(?![ \t]*\1\n|[^\n]*--num)[^\n]*\n){0,200})[ \t]*\1(?=\n)"
+)
+"""A file that a script writes, unless it is a script itself."""
+
+LABEL = r"\(?[^\s()=|]+(?:\s*\|\s*[^\s()=|]+)*\s*\)(?=\s|$)"
+KEYWORD = re.compile(rf"((?:if|elif|else|then|fi|case|esac|do|done)\b|}}(?!\S)|{LABEL})(?:(?<=case)\s(.*?)\sin\b)?\s*")
+ASSIGNED = re.compile(rf"(\w+)(\+?)=({ARRAY}|{WORD})", re.DOTALL)
+ASSIGNMENTS = re.compile(
+    rf"(?:(?:export|local|readonly|declare|typeset)\s+(?:-\w+\s+)*)?(?:{ASSIGNED.pattern}(?:\s+|$))+", re.DOTALL
+)
+CHANGED = re.compile(
+    r"(?:(?:for|unset|let|read(?:\s+-\w+)*)\s+|\(\(\s*(?=\w+\s*(?:\+\+|--|[-+*/%]?=[^=])))(\w+)|(\w+)\+?="
+)
+"""The beginning of a command that changes a variable otherwise."""
+
+GIVEN = re.compile(r"\$\{?(?:\d|OPTARG)")
+"""An argument of the script. A variable to which it is assigned keeps its default."""
+
+ARGUMENTS = re.compile(r"(?!\$\(|`).*--", re.DOTALL)
+VARIABLE = re.compile(r"\$(?:\{(\w+|[@*])(?:\[[@*]\]|(:?[-=+])((?:\$\{[^{}]{0,200}\}|[^{}]){0,400}))?\}|(\w+|[@*]))")
+COMPUTED = re.compile(r"\$\(\(((?:[^()$]|\([^()$]*\)){1,200})\)\)")
 NODES = re.compile(r"^#SBATCH\s+(?:--nodes[=\s]|-N)\s*(\d+)", re.MULTILINE)
 """The number of nodes that a script asks Slurm for."""
 
-MOST_CHARACTERS = 1 << 13
-"""Longest value of a variable; a longer one is unknown."""
+MOST_CHARACTERS, MOST_CALLS = 1 << 13, 1 << 8
+"""Longest value of a variable, a longer one is unknown; and most calls of functions, of which further ones are not."""
 
 COMPARISONS: Mapping[str, Callable[[int, int], bool]] = {
-    "-eq": operator.eq, "-ne": operator.ne, "-gt": operator.gt, "-ge": operator.ge, "-lt": operator.lt,
-    "-le": operator.le,
-}  # fmt: skip
+    f"-{name}": getattr(operator, name) for name in ("eq", "ne", "gt", "ge", "lt", "le")
+}
+STEPS: Mapping[type[ast.operator], Callable[[int, int], int]] = {Mult: mul, Div: floordiv, Mod: mod, Add: add, Sub: sub}
 
 Truth = bool | None
 """None: unknown."""
@@ -48,23 +78,31 @@ Truth = bool | None
 def commands_run(text: str) -> list[str]:
     r"""Return the commands of a script that run, or may run, with known variables substituted.
 
+    What is assigned follows a space, so that arguments are words.
+
     >>> commands_run('N=2\nif [ $N -gt 1 ]; then A="--tp $N"; else A=""; fi\ntrain $A  # two')
-    ['N=2', 'A="--tp 2"', 'train --tp 2']
+    ['N= 2', 'A= --tp 2', 'train --tp 2']
     """
     nodes = {name: said[1] for said in NODES.finditer(text) for name in ("SLURM_NNODES", "SLURM_JOB_NUM_NODES")}
     lines = "\n".join(line for line in text.splitlines() if not line.lstrip().startswith("#"))
-    return list(_Script(nodes).commands(lines.replace("\\\n", " ")))
+    joined = re.sub(r"\\\n|(?:(?<=&&)|(?<=\|\|))[ \t]*\n", " ", HEREDOC.sub("", lines))
+    functions = {said[2] or said[3]: said[4] for said in FUNCTION.finditer(joined)}
+    return list(_Script(nodes, functions).commands(FUNCTION.sub("", joined)))
 
 
 class _Script:
-    """The variables known so far, and for each `if` around a command whether the branch, or one before it, runs.
+    """The values known so far, and for each `if` around a command whether the branch, or one before it, runs.
 
-    The innermost 256 are kept.
+    An unknown value is None. The innermost 256 branches are kept.
     """
 
-    def __init__(self, values: dict[str, str]) -> None:
-        self._values = values
+    def __init__(self, values: Mapping[str, str], functions: dict[str, str]) -> None:
+        self._values: dict[str, str | None] = {**values}
+        self._functions = functions
         self._branches = deque[tuple[Truth, Truth]](maxlen=1 << 8)
+        self._cases = deque[str](maxlen=1 << 8)
+        self._given: dict[str, str | None] = {}
+        self._calls = self._loops = 0
 
     def commands(self, text: str) -> Iterator[str]:
         for command in filter(None, COMMANDS.findall(text)):
@@ -73,82 +111,153 @@ class _Script:
     def _run(self, command: str) -> Iterator[str]:
         """Yield the commands of a command that runs or may run, and keep what it assigns."""
         if keyword := KEYWORD.match(command):
-            self._branch(keyword[1], command := command[keyword.end() :])
+            self._branch(keyword[1], keyword[2] or command[keyword.end() :])
             if keyword[1] not in {"if", "elif"}:
-                yield from self._run(command)
-        elif tested := TESTED.match(command):
-            truth, (chosen, _, other) = self._truth(tested[1]), tested[3].partition("||")
-            for branch, runs in ((chosen, truth), (other, _negated(truth))):
-                self._branches.append((runs if tested[2] == "&&" else _negated(runs), None))
-                yield from self._run(branch.strip())
-                self._branches.pop()
+                yield from self._run(command[keyword.end() :])
+        elif len(parts := LIST.findall(command)) > 1:
+            yield from self._list(parts if parts[0] not in {"&&", "||"} else ["", *parts])
         elif group := GROUP.match(command):
             self._branches.append((True, None))
             yield from self._run(command[group.end() :])
         elif command and all(runs is not False for runs, _ in self._branches):
-            command = self._substituted(command)
-            if loop := LOOP.match(command):
-                self._values.pop(loop[1], None)
-            if assignment := ASSIGNMENT.fullmatch(command):
-                self._assign(*assignment.groups())
-            yield command
+            yield from self._plain(command)
+
+    def _list(self, parts: list[str]) -> Iterator[str]:
+        """Yield the commands of a list: each depends on the truth of those before it."""
+        truth: Truth = True
+        for sign, part in zip(("&&", *parts[1::2]), map(str.strip, parts[::2]), strict=False):
+            runs = truth if sign == "&&" else _negated(truth)
+            self._branches.append((runs, None))
+            yield from self._run(part)
+            self._branches.pop()
+            said = True if ASSIGNMENTS.fullmatch(part) else self._truth(part)
+            truth = said if runs else truth if runs is False else None
+
+    def _plain(self, command: str) -> Iterator[str]:
+        if ASSIGNMENTS.fullmatch(command):
+            for name, adds, value in ASSIGNED.findall(command):
+                self._assign(name, adds, value)
+                yield f"{name}= {self._values.get(name) or ''}"
+            return
+        if changed := CHANGED.match(command):
+            self._values[changed[1] or changed[2]] = None
+        words = [*filter(None, re.findall(WORD, command := self._substituted(command)))] or [""]
+        yield command
+        if command in {"exit", "exit 0"} and all(runs for runs, _ in self._branches):
+            self._branches.appendleft((False, None))
+        if words[0] == "shift":
+            self._given = dict.fromkeys(self._given)
+        name = words[-1 if words[0] not in self._functions else 0].strip("\"'")
+        if name in self._functions and words[0] != "export" and self._calls < MOST_CALLS:
+            yield from self._call(name, words[1:])
+
+    def _call(self, name: str, words: list[str]) -> Iterator[str]:
+        """Yield the commands of a function, which is not followed within itself."""
+        self._calls += 1
+        body, before = self._functions.pop(name), self._given
+        given = {str(at): None if "$" in word else word.strip("\"'") for at, word in enumerate(words, 1)}
+        self._given = given | {"@": " ".join(words)}
+        yield from self.commands(body)
+        self._functions[name], self._given = body, before
 
     def _branch(self, keyword: str, condition: str) -> None:
-        if keyword in {"if", "case"}:
-            truth = self._truth(condition) if keyword == "if" else None
+        if keyword == "if":
+            truth = self._truth(condition)
             self._branches.append((truth, truth))
-        elif keyword in {"elif", "else"} and self._branches:
+        elif keyword == "case":
+            self._branches.append((False, False))
+            self._cases.append(self._substituted(condition).strip("\"' "))
+        elif self._branches and (keyword in {"elif", "else"} or (keyword[-1] == ")" and self._cases)):
             _, before = self._branches.pop()
-            truth = self._truth(condition) if keyword == "elif" else True
+            truth = self._truth(condition) if keyword == "elif" else keyword == "else" or self._matches(keyword)
             runs = False if before is True or truth is False else None if before is None else truth
             self._branches.append((runs, True if truth is True else before if truth is False else before or truth))
         elif self._branches and (keyword in {"fi", "esac"} or (keyword == "}" and self._branches[-1][1] is None)):
             self._branches.pop()
+            if keyword == "esac" and self._cases:
+                self._cases.pop()
+        self._loops += (keyword == "do") - (keyword == "done")
+
+    def _matches(self, label: str) -> Truth:
+        """Return whether a label fits the word of its case."""
+        patterns = [pattern.strip("\"'( ") for pattern in label[:-1].split("|")]
+        is_known = not re.search(r"[$`]", self._cases[-1] + label)
+        return any(fnmatchcase(self._cases[-1], pattern) for pattern in patterns) if is_known else None
 
     def _assign(self, name: str, adds: str, value: str) -> None:
-        value = (self._values.get(name, "") if adds else "") + value.strip("\"'")
-        is_known = all(runs for runs, _ in self._branches) and not re.search(r"\$\(|`|^\(", value)
-        self._values.pop(name, None)
-        if is_known and len(value) <= MOST_CHARACTERS:
-            self._values[name] = value
+        """Keep a value. One of a branch that may run is unknown, unless it has arguments."""
+        is_array, changes = value.startswith("("), self._loops > 0 and (adds or name in re.findall(r"\w+", value))
+        value = self._substituted(COMMENT.sub(r"\1", value[1:-1]) if is_array else value)
+        if not is_array:
+            value = UNQUOTED.sub(r"\1\2", value).replace('\\"', '"')
+        if GIVEN.match(value):
+            return
+        if adds:
+            value = (self._values.get(name) or "") + " " * is_array + value
+        is_known = not changes and all(runs for runs, _ in self._branches) and not re.search(r"\$\(|`", value)
+        self._values[name] = value if (is_known or ARGUMENTS.match(value)) and len(value) <= MOST_CHARACTERS else None
 
     def _substituted(self, text: str) -> str:
-        return PRODUCT.sub(partial(_multiplied, self._values), VARIABLE.sub(self._value, text))
+        return COMPUTED.sub(partial(_computed, self._values), VARIABLE.sub(self._value, text))
 
     def _value(self, match: re.Match[str]) -> str:
-        otherwise = match[0] if match[2] is None else self._substituted(match[2].strip("\"'"))
-        return self._values.get(match[1] or match[3], otherwise)
+        name, sign = match[1] or match[4], match[2]
+        values = self._given if name in {"@", "*"} or name.isdecimal() else self._values
+        value = values.get(name)
+        if sign is None or (value is None and name in values):
+            return match[0] if value is None else value
+        is_set = bool(value) if ":" in sign else value is not None
+        if is_set == ("+" not in sign):
+            return value or ""
+        otherwise = self._substituted(match[3].strip("\"'"))
+        if "=" in sign:
+            self._assign(name, "", otherwise)
+        return otherwise
 
     def _truth(self, condition: str) -> Truth:
-        """Return whether a test holds: of two numbers, of two words, or of an empty word."""
-        try:
-            words = [self._substituted(word) for word in shlex.split(condition.strip("[] \t"))]
-        except ValueError:  # unbalanced quotes
-            return None
-        if any(re.search(r"[$`*(]", word) for word in words):
-            return None
-        match words:
-            case [first, compared, second] if compared in COMPARISONS and first.isdecimal() and second.isdecimal():
-                return COMPARISONS[compared](int(first[:18]), int(second[:18]))
-            case [first, "=" | "==" | "!=" as sign, second]:
-                return (first == second) == (sign != "!=")
-            case ["-z" | "-n" as test, word]:
-                return (word == "") == (test == "-z")
-        return None
+        """Return whether a condition holds: of numbers, of words, or of an empty word."""
+        if (said := self._substituted(condition).strip()) in {"true", "false"}:
+            return said == "true"
+        words = (word for word in re.findall(WORD, condition) if word.strip("[]"))
+        return _holds([self._substituted(word.strip("\"'")) for word in words])
+
+
+def _holds(words: list[str]) -> Truth:
+    for sign in ("||", "-o", "&&", "-a"):
+        if sign in words:
+            at, settling = words.index(sign), sign in {"||", "-o"}
+            both = {_holds(words[:at]), _holds(words[at + 1 :])}
+            return settling if settling in both else None if None in both else not settling
+    is_known = not any(re.search(r"[$`*(]", word) for word in words)
+    match words:
+        case ["!" | "test" as sign, *others]:
+            return _negated(_holds(others)) if sign == "!" else _holds(others)
+        case [first, compared, second] if compared in COMPARISONS and first.isdecimal() and second.isdecimal():
+            return COMPARISONS[compared](int(first[:18]), int(second[:18]))
+        case [first, "=" | "==" | "!=" as sign, second] if is_known:
+            return (first == second) == (sign != "!=")
+        case ["-z" | "-n" as test, word] if is_known:
+            return (word == "") == (test == "-z")
+    return None
 
 
 def _negated(truth: Truth) -> Truth:
     return None if truth is None else not truth
 
 
-def _multiplied(known: Mapping[str, str], match: re.Match[str]) -> str:
-    """Return the value of products and quotients of whole numbers; the text itself if it is unknown."""
-    first, *rest = re.findall(r"\w+|[*/]", match[1])
-    numbers = [known.get(word, word)[:18] for word in (first, *rest[1::2])]
-    steps = [*zip(rest[::2], numbers[1:], strict=True)]
-    if not all(number.isdecimal() for number in numbers) or any(sign == "/" and not int(by) for sign, by in steps):
+def _computed(known: Mapping[str, str | None], match: re.Match[str]) -> str:
+    """Return the value of whole numbers combined; the text itself if it is unknown."""
+    text = re.sub(r"[A-Za-z_]\w*", lambda name: (known.get(name[0]) or "?")[:18], match[1])
+    try:
+        return str(_number(ast.parse(re.sub(r"\b0(?=\d)", "0o", text.strip()), mode="eval").body))
+    except (SyntaxError, ValueError, ZeroDivisionError):
         return match[0]
-    value = int(numbers[0])
-    for sign, by in steps:
-        value = value * int(by) if sign == "*" else value // int(by)
-    return str(value)
+
+
+def _number(node: ast.expr) -> int:
+    match node:
+        case ast.Constant(value=int(value)):
+            return value
+        case ast.BinOp() if type(node.op) in STEPS:
+            return STEPS[type(node.op)](_number(node.left), _number(node.right))
+    raise ValueError(node)

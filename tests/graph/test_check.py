@@ -101,6 +101,13 @@ DAMAGES = {
         lambda g: with_tensor(g, "fc1.w", shape=(0, 4)),
         "tensor 'fc1.w': extents must be positive integers, found shape (0, 4)",
     ),
+    "shape of another type": (
+        lambda g: with_tensor(g, "fc1.w", shape=[4, 4]),
+        "'fc1.w': the shape must be a tuple, found",
+    ),
+    "unknown dtype": (lambda g: with_tensor(g, "fc1", dtype="half"), "tensor 'fc1': unknown dtype 'half'"),
+    "unknown init": (lambda g: with_tensor(g, "fc1.w", init=Init("normal")), "tensor 'fc1.w': unknown init 'normal'"),
+    "negative timestep": (lambda g: with_node(g, "fc2", unroll=("fc", -1)), "node 'fc2' (mm): unroll must be"),
     "unknown role": (lambda g: with_tensor(g, "fc1", role="hidden"), "tensor 'fc1': unknown role 'hidden'"),
     "key and name": (
         lambda g: with_tensor(g, "fc1", name="fc2"),

@@ -21,6 +21,8 @@ GPUS_PER_NODE=8
 NUM_NODES=${NUM_NODES:-2}
 WORLD_SIZE=$(($GPUS_PER_NODE*$NUM_NODES))
 TP=2   # of each node
+usage() { echo "train.sh --tensor-model-parallel-size N --fp16"; }
+LARGE_ARGS=(--num-layers 96 --num-experts 8)
 HIDDEN="2048"
 MODEL_ARGS=(--num-layers
     16 --hidden-size ${HIDDEN}  # it's one of "7B" (or so)
@@ -33,6 +35,7 @@ torchrun --nproc_per_node $GPUS_PER_NODE --nnodes=$NUM_NODES pretrain_gpt.py ${M
     --tensor-model-parallel-size $TP --pipeline-model-parallel-size 4 --sequence-parallel \\
     --num-layers-per-virtual-pipeline-stage 2 --use-distributed-optimizer $LOAD --recompute-activations \\
     --micro-batch-size 2 --global-batch-size 64 --wandb-name run#1 "${OTHERS[@]}" --bf16 2>&1 | tee log.txt
+python tools/convert.py --tensor-model-parallel-size 1 --swiglu
 """
 
 
@@ -147,6 +150,7 @@ REFUSED = {
     "megatron.yaml": ("distributed_type: MEGATRON_LM", "distributed_type: expected FSDP, DEEPSPEED"),
     "away.yaml": ("distributed_type: FSDP\nfsdp_config: {fsdp_offload_params: true}", "found them offloaded"),
     "branches.sh": ("L=2\nif x; then\nL=4\nfi\npretrain_gpt.py --num-layers $L --hidden-size 8", "num-layers: expect"),
+    "comment.sh": ("# --num-layers\necho hello", "num-layers, found none"),
     "deep.sh": ("then " * 3000 + "pretrain_gpt.py --num-layers 2", "expected a Megatron-LM script"),
     "latent.sh": (
         "pretrain_gpt.py --num-layers 2 --hidden-size 8 --multi-latent-attention",

@@ -1,6 +1,7 @@
 """What a script's commands and variables are is what bash says, where bash is told nothing that the script does not."""
 
 import random
+import shlex
 import subprocess
 
 import pytest
@@ -59,10 +60,38 @@ def test_commands_run_as_bash_says(seed):
     assert commands_run(script)[-1] == f'echo "{said.removesuffix(chr(10))}"'
 
 
+SCRIPTS = {
+    "several on a line": "A=1 B=2; export C=3 D=$A\ntrain $A $B $C $D",
+    "a default that is kept": ": ${A:=2}; B=; C=''\ntrain $A ${B:-3} ${C:-4}",
+    "an alternative": "A=1; B=''\ntrain ${A:+--a} ${B:+--b} ${C:+--c}",
+    "arithmetic": "A=8\ntrain $((A + 010 * (A - 2) % 7)) $(( (A / 2) * $A ))",
+    "arrays": "A=(--a 1)  # one\nB=(2\n  --b $((1 * (2))) # two\n)\nA=(--c)\nA+=(--d)\ntrain ${A[@]} ${B[@]}",
+    "a function": "A=1\nf() {\n  A=$1; train $A ${2:-7} $B\n}\nfunction g { A=9; }\nB=2\nA=3\nf 4",
+    "a function of a line": "launch() { train --a $A \"$@\"; }\nA=5\nlaunch --b c",
+    "quotes": "A=2; B='x_'$A'_y'; C=\"it's \\\"$A\\\"\"\ntrain $B",
+    "a case": "A=7B\ncase $A in\n  \"7b\" | 8B) B=1 ;;\n  (7[AB]) B=2 ;;\n  *) B=3 ;;\nesac\ntrain $B",
+    "lists": "[ 2 -gt 1 ] && [ 1 = 2 ] && A=1 || A=2; B=3 && C=4; false && B=5\ntrain $A $B $C",
+    "a list on lines": "[[ a == b || ! 1 -gt 2 ]] &&\n  D=6\n[[ 1 = 2 && 3 = 3 ]] || E=7\ntrain $D $E",
+    "a switch": "A=true\nif $A; then C=3; else C=4; fi\ntrain $C",
+    "conditions": "B=1\nif [ $B = 1 -a \"x\" != y ]; then E=4; else E=5; fi; test $B -eq 1 && D=5\ntrain $D $E",
+    "an end": "A=1\nif [ $A = 1 ]; then\n  train small\n  exit 0\nfi\ntrain large",
+    "a file": "A=1\ncat <<EOF > a.json\n{\"it's\": {\n}\n}\nEOF\ntrain $A it",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_a_script_starts_what_bash_does(name, tmp_path):
+    script = f'train() {{ echo "train $*"; }}; {SCRIPTS[name]}'
+    said = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True, timeout=60, cwd=tmp_path)
+    started = [command for command in commands_run(SCRIPTS[name]) if command.startswith("train ")]
+    assert " ".join(shlex.split(started[-1])) == said.stdout.splitlines()[-1]
+
+
 def test_what_is_known_only_when_a_script_runs_stays_a_variable():
     script = 'N=1\nif [ -f data ]; then N=2; fi\nM=$(date)\nK=0;P=4;case $1 in a) K=1;; --p) P="$2";; b) J=1;; esac\n'
-    script += "L=8;for L in 1 2; do :; done\n"
-    assert commands_run(script + "train $N $M $K $J $P $1 ${Q:-3} $L")[-1] == "train $N $M $K $J 4 $1 3 $L"
+    script += "L=8;for L in 1 2; do R=$((R + 1)); done\nS=1; ((S++)); if x; then T='--t'; fi\n"
+    line = "train $N $M $K $J $P $1 ${Q:-3} $L $R $S ${N:-4} "
+    assert commands_run(f"{script}{line}$T")[-1] == f"{line.replace('$P', '4').replace('${Q:-3}', '3')}--t"
 
 
 def test_values_of_several_lines_are_read():

@@ -179,6 +179,7 @@ def test_wresnet_numbers_out_of_range(name, message):
         ("alexnet", {"image": 62}, "node 'pool5' (max_pool2d_with_indices): no extent of 'y'"),
         ("classifier-4", {"backbone": "rnn-2-4"}, "option backbone must name a model wresnet-L-W, found 'rnn-2-4'"),
         ("transformer-2-12", {"heads": 5}, "option heads must divide the width 12, found 5"),
+        ("transformer-2-12", {"dropout": 1.0}, "option dropout must be below 1"),
     ],
 )
 def test_options_that_do_not_fit(name, options, message):

@@ -143,6 +143,7 @@ def test_a_kernel_that_is_wrong_only_in_place():
 
 CASES_THAT_ARE_NONE = {
     "raises": (lambda draw: 1 / 0, "ZeroDivisionError: division by zero at test_checks.py:"),
+    "nothing": (lambda draw: None, "the generator of cases returns None; expected a Case"),
     "lists": (
         lambda draw: Case(([1.0],)),
         "operand 0 of the case drawn is list; expected an array of float64 or int32 or bool",
@@ -228,6 +229,9 @@ EXPECTED = (np.array([1.0, np.inf, np.nan, 4.0]),)
         ([1 + 1e-12, np.inf, np.nan, 4], True),
         ([1 + 1e-6, np.inf, np.nan, 4], False),
         ([1, np.inf, np.nan, np.nan], False),
+        ([1, -np.inf, np.nan, 4], False),
+        ([1, 1e300, np.nan, 4], False),
+        ([1, np.inf, 0, 4], False),
         ([np.inf, np.inf, np.nan, 4], False),
         ([1, np.inf, np.nan], False),
     ],

@@ -113,6 +113,7 @@ WRONG = {
         '@kernel("relu")',
         "13: loading: relu: name clash: .* already has a kernel",
     ),
+    "an exception": ("def model():", "1 / 0\ndef model():", "25: loading: ZeroDivisionError"),
     "a syntax error": ("def run(call):", "def run(call)", "14: loading: SyntaxError"),
 }
 
