@@ -211,18 +211,8 @@ def test_errors_are_one_line(more, message, capsys):
 def test_the_command_says_what_the_arena_takes(tmp_path, capsys):
     file, shown = tmp_path / "plan.json", []
     searched = [
-        "mlp-2-64",
-        "--ways",
-        "2,2",
-        "--memory",
-        "1GiB",
-        "--objective",
-        "time",
-        "--topo",
-        "uniform-8",
-        "-o",
-        file,
-    ]
+        "mlp-2-64", "--ways", "2,2", "--memory", "1GiB", "--objective", "time", "--topo", "uniform-8", "-o", file,
+    ]  # fmt: skip
     for arguments in (searched, [file]):
         assert exit_status(main, list(map(str, arguments))) == 0
         shown.append(capsys.readouterr().out)

@@ -13,22 +13,8 @@ from topologies.imports import import_machine
 
 NUMBERS = ("0", "-1", "1e-320", "1e400", "nan", "99999999999999999999", "*", "*3", "*999999", "K")
 WORDS = (
-    *NUMBERS,
-    "",
-    "x" * 400,
-    "\x00",
-    "[",
-    "{",
-    "<",
-    "</a>",
-    "&a;",
-    "<!ENTITY",
-    "GPU0",
-    "SYS",
-    "NV99999",
-    "X",
-    "true",
-)
+    *NUMBERS, "", "x" * 400, "\x00", "[", "{", "<", "</a>", "&a;", "<!ENTITY", "GPU0", "SYS", "NV99999", "X", "true",
+)  # fmt: skip
 ROUNDS = 100
 
 

@@ -11,20 +11,10 @@ COST = TransferCost(task_s=1.0, message_s=10.0, piece_s=100.0, run_s=1000.0, byt
 
 def estimates(tasks, call_s=0.0):
     measured = Measured(
-        date="2000-01-01",
-        ranks=2,
-        threads=1,
-        transport="p2p",
-        rounds=3,
-        spread=0.0,
-        call_s=call_s,
-        memory_alone_bytes_per_s=1e9,
-        send=COST,
-        post=TransferCost(),
-        fetch=TransferCost(),
-        reduce=TransferCost(),
+        date="2000-01-01", ranks=2, threads=1, transport="p2p", rounds=3, spread=0.0, call_s=call_s,
+        memory_alone_bytes_per_s=1e9, send=COST, post=TransferCost(), fetch=TransferCost(), reduce=TransferCost(),
         tasks=tasks,
-    )
+    )  # fmt: skip
     return Estimates(measured)
 
 
