@@ -92,8 +92,7 @@ def without_intermediates(shares: Sequence[NodeShare], kernels: Iterable[Sequenc
     The backward pass then reads what the kernel computes them from, its inputs, sums and what it writes for others,
     unless these are larger. A gated unit recomputes the activation of its gate, a norm its input in float32.
     """
-    forward = [share for share in shares if share.phase == FORWARD]
-    read_forward = Counter(name for share in forward for name in share.reads)
+    read_forward = Counter(name for share in shares if share.phase == FORWARD for name in share.reads)
     kept = {name: size for share in shares if share.phase == BACKWARD for name, size in share.reads.items()}
     sizes, instead = dict(kept), dict[str, frozenset[str]]()
     for run in kernels:
@@ -103,12 +102,13 @@ def without_intermediates(shares: Sequence[NodeShare], kernels: Iterable[Sequenc
             added = frozenset[str]().union(*sources.values()) - kept.keys()
             if sum(map(sizes.__getitem__, added)) <= sum(map(sizes.__getitem__, sources)):
                 instead |= sources
-    return tuple(
-        replace(share, reads={name: sizes[name] for read in share.reads for name in instead.get(read, (read,))})
-        if share.phase == BACKWARD
-        else share
-        for share in shares
-    )
+    result = []
+    for share in shares:
+        again = [name for name in share.reads if name in instead] if share.phase == BACKWARD else []
+        reads = {name: nbytes for name, nbytes in share.reads.items() if name not in again}
+        reads |= {name: sizes[name] for replaced in again for name in instead[replaced]}
+        result.append(replace(share, reads=reads) if again else share)
+    return tuple(result)
 
 
 ELEMENTS = ("elementwise", "reduction")
