@@ -229,7 +229,7 @@ def number(value: float) -> str:
 
 def percent(value: float | None) -> str:
     """Format a fraction as a percentage; `-` for None."""
-    return "-" if value is None else f"{100 * value:.1f} %"
+    return "-" if value is None else f"{100 * value:.1f}%"
 
 
 T = TypeVar("T")

@@ -60,7 +60,7 @@ UNEVEN = 1.1
 def left_open(search: SearchFacts) -> str:
     """Return how many candidates were not reached, and by how much they may be faster."""
     return (
-        f"{search.unfinished} candidates were not priced; none takes less than "
+        f"{search.unfinished:,} candidates were not priced; none takes less than "
         f"{format_seconds(search.lower_bound_s)}, {percent(search.gap / (1 + search.gap))} less than the best"
     )
 

@@ -308,7 +308,7 @@ def test_without_time_the_verdict_says_so_and_no_family_is_said_not_to_fit() -> 
     assert {c.family for c in decision.candidates if not c.fits} <= {"data (DDP)"}
     assert 18 * decision.model.parameters > decision.machine.memory_bytes
     search = decision.search
-    assert f"{search.unfinished} candidates were not priced; none takes less than" in decision.verdict
+    assert f"{search.unfinished:,} candidates were not priced; none takes less than" in decision.verdict
     counts = search.projected + search.bounded_away + search.unfinished + search.impossible
     assert counts == search.considered
 

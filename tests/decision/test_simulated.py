@@ -94,7 +94,7 @@ def test_out_of_time_it_says_so():
     search = decision.search
     assert search.unfinished > 0
     assert search.projected >= 1
-    assert decision.verdict.startswith(f"Time ran out: {search.unfinished} candidates were not priced")
+    assert decision.verdict.startswith(f"Time ran out: {search.unfinished:,} candidates were not priced")
     counted = search.projected + search.impossible + search.bounded_away + search.unfinished
     assert (counted, search.bounded_away) == (search.considered, 0)
     assert all(row.bound_s <= row.seconds_per_step for row in decision.candidates)

@@ -68,7 +68,7 @@ def test_candidates_are_counted_and_what_is_left_open_is_said():
     assert said.startswith("proved: no candidate is predicted to be faster (184 of 7,610 candidates priced in 2 s")
     search = replace(search, unfinished=5, gap=0.25, lower_bound_s=0.004)
     said = searched(replace(decision, search=search))
-    assert said.startswith("not finished: 5 candidates were not priced; none takes less than 4 ms, 20.0 % less than")
+    assert said.startswith("not finished: 5 candidates were not priced; none takes less than 4 ms, 20.0% less than")
 
 
 def test_one_device_is_said_to_be_faster_where_it_is(best):

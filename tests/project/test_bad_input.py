@@ -163,7 +163,7 @@ def test_what_agrees_is_shown(tmp_path, capsys):
     record = {**RECORD, **once_stored, "factorisations": tried}
     file.write_text(json.dumps(changed(PRODUCT, "reported", "search", to=record)))
     assert exit_status(plan, [str(file)]) == 0
-    assert "64, gap 100.0 % (by joint)" in capsys.readouterr().out
+    assert "64, gap 100.0% (by joint)" in capsys.readouterr().out
 
 
 def test_names_cannot_drive_a_terminal(refused, tmp_path, capsys):

@@ -98,7 +98,7 @@ def test_an_explanation_says_how_far_from_the_best_the_plan_can_be(tmp_path, cap
         best = search(load_plan(file).graph, SearchOptions((2, 2), "joint", placements)).total_bytes
         record = load_plan(file).search
         assert record.bound_by == "joint"
-        assert re.search(r"lower bound .*, (gap \d+\.\d %|exact) \(by joint\)", shown)
+        assert re.search(r"lower bound .*, (gap \d+\.\d%|exact) \(by joint\)", shown)
         assert f"placements {placements}, ways 2 x 2" in shown
         if record.objective == "bytes":
             assert record.lower_bound == best <= load_plan(file).total_bytes
@@ -113,7 +113,7 @@ def test_an_example_plan_is_explained(capsys):
     """The two exchanges of the worked example: 64 bytes of W, 64 of partial sums, by its only operator."""
     shown = shown_of(capsys, "examples/product.plan.json", "--explain")
     (row,) = [line.split() for line in shown.splitlines() if line.startswith("│ mm ")]
-    assert " ".join(row) == "│ mm │ 1 │ 64 │ 64 │ 128 │ 100.0 % │"
+    assert " ".join(row) == "│ mm │ 1 │ 64 │ 64 │ 128 │ 100.0% │"
 
 
 def test_two_plans_are_compared(tmp_path, capsys):

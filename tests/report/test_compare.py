@@ -109,7 +109,7 @@ def test_a_row_for_every_report_the_best_marked(report):
     assert (first[6:8], second[6:8]) == (["16", "best"], ["32", "2 x"])
     assert first[-1] == second[-1] == "2 of 2 equal"
     assert fastest(compare([report, slow])).startswith("plan.json is the fastest, simulated on pair: 250 ms a step")
-    assert "slow.json takes 50.0 % longer" in fastest(compare([report, slow]))
+    assert "slow.json takes 50.0% longer" in fastest(compare([report, slow]))
     assert fastest(compare([report])) == ""
 
 
@@ -156,7 +156,7 @@ def test_unequal_bytes_are_in_the_row(report, run):
 def test_a_sentence_says_what_was_shown(report, run):
     said = finding(replace(report, samples_per_s=32.0))
     assert said.startswith("mlp-2-8 on pair with 2 workers: a step, simulated message by message, takes 250 ms (32 ")
-    assert f"{100 * report.communication_share:.1f} % of it exposed communication" in said
+    assert f"{100 * report.communication_share:.1f}% of it exposed communication" in said
     done = finding(replace(run, losses=(2.0, 1.5, None), samples_per_s=None))
     assert "a step took 500 ms; the loss went from 2 to 1.5 in 3 steps; exactly the planned bytes moved, 16" in done
     assert "OTHER bytes than planned moved" in finding(replace(run, bytes=((0, 12), (5, 0))))
@@ -208,15 +208,15 @@ def test_summary_says_what_matters(report):
     )
     text = render(summary(full), devices(full), links(full))
     memory = ("OUT OF MEMORY on", "12 GB", "reserve 12 GB, weights 5 MB", "BLAS workspace")
-    for part in (*memory, "75.0 %", "not finite", "FAILED", "50.0 %", "16 (equal to the plan)"):
+    for part in (*memory, "75.0%", "not finite", "FAILED", "50.0%", "16 (equal to the plan)"):
         assert part in text
     assert "differs from one worker at w" in " ".join(notes(*compare([full])))
 
 
 def test_the_bottleneck_is_what_is_busy_for_most_of_the_step(report):
     busy = replace(report, compute_seconds=(0.1, 0.2), links=(LinkUse(name="a->b", nbytes=16, utilisation=0.75),))
-    assert "computing on worker 1, busy for 80.0 % of the step" in render(summary(busy))
-    assert "link a->b, busy for 75.0 %" in render(summary(replace(busy, compute_seconds=(0.1, 0.125))))
+    assert "computing on worker 1, busy for 80.0% of the step" in render(summary(busy))
+    assert "link a->b, busy for 75.0%" in render(summary(replace(busy, compute_seconds=(0.1, 0.125))))
     idle = replace(report, compute_seconds=(0.01, 0.02))
     assert "waiting: nothing is busy for half of the step" in render(summary(idle))
     assert "bottleneck" not in render(summary(replace(busy, source="executor")))
