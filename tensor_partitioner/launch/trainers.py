@@ -111,7 +111,7 @@ def read_accelerate(path: str, said: Mapping[str, Any], model: str | None) -> La
 
 def _refuse_offloaded(fields: Fields, *names: str) -> None:
     for name in names or ("fsdp_offload_params", "offload_params", "offload_optimizer_device", "offload_param_device"):
-        if (fields.text(name) or "false").lower() not in {"false", "none"}:
+        if (fields.text(name) or "false").lower() not in {"false", "none", "0"}:
             raise InputError(f"{fields.path}: {name}: expected states on devices, found them offloaded")
 
 
