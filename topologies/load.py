@@ -40,14 +40,15 @@ from topologies.schema import (
     TopologyWarning,
 )
 
-# Machines in one line: `8 x h100`, or `32 x 8 x h100, 400G` (nodes, devices per node, type, Gbit/s per adapter).
+# Machines in one line: `8 x h100`, or `32 x 8 x h100, 400G` (nodes, devices per node, type, Gbit/s per adapter). `400G
+# rails` says that every device has its own adapter, as those with NVLink have anyway.
 #
 # A product name such as `p5.48xlarge` or `p5.48xlarge-nodes-4` stands for such a line.
 
 
 LINE = re.compile(
     r"(?:(?P<nodes>[1-9]\d{0,4}) ?x ?)?(?P<count>[1-9]\d{0,3}) ?x ?(?P<type>[a-z][\w-]*)"
-    r"(?:, ?(?P<rate>[1-9]\d{0,4}) ?g(?:bps|bit/s|b/s)?)?",
+    r"(?:, ?(?P<rate>[1-9]\d{0,4}) ?g(?:bps|bit/s|b/s)?(?P<rails> rails)?)?",
     re.IGNORECASE,
 )
 
@@ -96,6 +97,8 @@ def described(name: str) -> TopologyFile:
         name="adapter", bandwidth_bytes_per_s=rate * BYTES_PER_GBIT, direction="each", latency_s=NETWORK_LATENCY_S
     )
     several = count > 1 and (own is not None or _is_switched(device))
+    if match["rails"] and not several:
+        raise TopologyError(f"{name}: devices of a node share an adapter here, so there are no rails: leave that out")
     return TopologyFile(
         format="topology/2",
         name=name,

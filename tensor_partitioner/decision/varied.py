@@ -21,15 +21,15 @@ from tensor_partitioner.launch.launch import SWITCHES
 from topologies import TopologyError
 from topologies.load import LINE, line_of
 
-OF_MACHINE = ("topo", "nodes", "device", "nic")
-"""What can vary in a machine: the machine, its number of nodes, its device type, the Gbit/s of each network adapter."""
+OF_MACHINE = ("topo", "nodes", "devices", "device", "nic")
+"""What can vary in a machine: the machine, its number of nodes or devices, their type, the Gbit/s of each adapter."""
 
 FAMILY = re.compile(r"(.+-)([1-9]\d*)")
 TRILLION, MILLION, SECONDS_PER_HOUR = 1e12, 1e6, 3600
 NUMBER = re.compile(r"(\d+(?:\.\d+)?)([kKmM]?)")
 SCALES = {"": 1, "k": 1024, "m": 1024**2}
 COLUMNS = ("strategy", "step", "pace", "MFU", "memory")
-WHOLE = {"nodes": r"[1-9]\d*", "nic": r"[1-9]\d*G?"}
+WHOLE = {"nodes": r"[1-9]\d*", "devices": r"[1-9]\d*", "nic": r"[1-9]\d*G?"}
 
 
 class Varied(msgspec.Struct, frozen=True, kw_only=True):
@@ -98,9 +98,14 @@ def decide_combinations(
 
 
 def machine_of(machine: str, values: Mapping[str, str]) -> str:
-    """Return the name or description of `machine` with other values: nodes, device type, network rate."""
+    """Return the name or description of `machine` with other values: nodes or devices, device type, network rate."""
     machine = line_of(values.get("topo", machine))
     family = FAMILY.fullmatch(machine)
+    if "devices" in values:
+        nodes, rest = divmod(int(values["devices"]), per_node := cluster(machine).per_node)
+        if rest:
+            raise InputError(f"--vary devices: expected multiples of {per_node}, found {values['devices']}")
+        values = {**values, "nodes": str(nodes)}
     if {"device", "nic"} & values.keys():
         match = LINE.fullmatch(machine)
         built = cluster(machine)

@@ -52,6 +52,7 @@ def test_a_cell_without_a_decision_says_why(tmp_path):
         ("hgx-h100", {"nodes": "4", "device": "b200"}, "4 x 8 x b200"),
         ("4 x 8 x a100, 200G", {"nodes": "2"}, "2 x 8 x a100, 200G"),
         ("4 x 8 x a100, 200G", {"nic": "400G", "device": "h100"}, "4 x 8 x h100, 400G"),
+        ("4 x 8 x a100, 200G", {"devices": "16", "nic": "400G"}, "2 x 8 x a100-sxm4-80gb, 400G"),
         ("dgx-a100", {"topo": "hgx-h100"}, "hgx-h100"),
         ("dgx-a100", {}, "dgx-a100"),
         ("a3-megagpu-8g-nodes-2", {"device": "h200"}, "2 x 8 x h200, 200G"),
@@ -72,6 +73,7 @@ def test_a_machine_is_made_of_anothers_parts(machine, values, expected):
         (("--vary", "batch=8", "--price-per-hour", "h100=free"), r"expected dollars, as in h100=2.5"),
         (("--vary", "batch=8,many"), r"--vary batch: expected numbers, found 'many'"),
         (("--vary", "nic=fast"), r"--vary nic: expected whole numbers above 0, found 'fast'"),
+        (("--vary", "devices=12"), r"--vary devices: expected multiples of 8, found 12"),
         (("--vary", "nodes=0"), r"--vary nodes: expected whole numbers above 0, found '0'"),
         (("--vary", "topo=hgx-h100;;hgx-h200"), r"found 'topo=hgx-h100;;hgx-h200'"),
         (

@@ -191,6 +191,7 @@ def test_hints_know_the_names_of_products(name, near):
 
 def test_the_number_of_a_version_may_be_left_out():
     assert load_topology("8 x h100-sxm").devices == load_topology("8 x h100").devices
+    assert load_topology("2 x 8 x h100, 400G rails").links == load_topology("2 x 8 x h100, 400G").links
     with pytest.raises(TopologyError, match=r"found 'h10'"):
         load_topology("8 x h10")
 
