@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -124,7 +123,7 @@ class Parallel:
     @property
     def workers(self) -> int:
         """The number of workers over all stages."""
-        return self.pp * math.prod(self.ways)
+        return self.pp * self.dp * self.cp * self.tp
 
     def __str__(self) -> str:
         """Return the options that differ from the defaults, in the syntax of `read`."""

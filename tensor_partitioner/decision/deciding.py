@@ -196,7 +196,7 @@ class _Deciding:
             recompute=(keeps, *["selective"] * selects, *["full"] * repeats),
             updated=bool(inner.replica.graph.updates),
             pins={pin.axis: pin.degree for pin in self.pins},
-            allowed=(lambda way: not all(self._refusals(way, batch))) if self._engines else None,
+            allowed=(lambda way: self._some_engine_runs(way, batch)) if self._engines else None,
         )
 
     @cached_property
@@ -206,10 +206,9 @@ class _Deciding:
             return (self.engine,)
         return tuple(engine for engine in known_engines().values() if engine.float8 and self._single[0].products)
 
-    def _refusals(self, way: Parallel, batch: int) -> list[str]:
-        """Return why each engine cannot run a candidate; "" if it can."""
+    def _some_engine_runs(self, way: Parallel, batch: int) -> bool:
         setup = self._setup.divided(way, batch)
-        return [engine.refusal(setup) for engine in self._engines]
+        return not all(engine.cannot(setup) for engine in self._engines)
 
     @cached_property
     def _setup(self) -> Setup:
@@ -255,7 +254,9 @@ class _Deciding:
     def _nothing(self, batch: int) -> str:
         """Return why there is no candidate."""
         if self._engines and (way := next(iter(replace(self.space(batch), allowed=None)), None)) is not None:
-            return ("" if self.engine else "float8 products: ") + "; ".join(self._refusals(way, batch))
+            setup = self._setup.divided(way, batch)
+            refusals = "; ".join(engine.refusal(setup) for engine in self._engines)
+            return refusals if self.engine else f"float8 products: {refusals}"
         if self.pins:
             return (
                 f"{', '.join(map(str, self.pins))}: no way to divide {self.source.name} over {self.cluster.devices} "

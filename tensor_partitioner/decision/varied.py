@@ -102,10 +102,10 @@ def machine_of(machine: str, values: Mapping[str, str]) -> str:
     machine = line_of(values.get("topo", machine))
     family = FAMILY.fullmatch(machine)
     if "devices" in values:
-        nodes, rest = divmod(int(values["devices"]), per_node := cluster(machine).per_node)
-        if rest:
-            raise InputError(f"--vary devices: expected multiples of {per_node}, found {values['devices']}")
-        values = {**values, "nodes": str(nodes)}
+        count, each = int(values["devices"]), cluster(machine).per_node
+        if count % each:
+            raise InputError(f"--vary devices: expected multiples of {each}, found {count}")
+        values = {**values, "nodes": str(count // each)}
     if {"device", "nic"} & values.keys():
         match = LINE.fullmatch(machine)
         built = cluster(machine)
