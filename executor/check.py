@@ -235,9 +235,7 @@ def demand(programs: RankPrograms, xp: Any, transport: str, *, pytorch: bool) ->
     """Return what a rank needs on its device besides the context, which exists already."""
     workers = [program.worker for program in (programs.training, programs.evaluation) if program is not None]
     libraries = Libraries(
-        capability=capability(xp),
-        pytorch=pytorch,
-        nccl_peers=len(peers(workers)) if transport == "nccl" else 0,
+        capability=capability(xp), pytorch=pytorch, nccl_peers=len(peers(workers)) if transport == "nccl" else 0
     )
     workspace = max((workspace_need(worker, WORKSPACE_BYTES) for worker in workers), key=SIZE)
     temporaries = max(temporaries_bytes(worker, pytorch=pytorch) for worker in workers)

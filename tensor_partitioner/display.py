@@ -149,12 +149,7 @@ def printable(text: str) -> str:
 
 
 def table(
-    title: str | None,
-    columns: Sequence[str],
-    rows: Iterable[Sequence[str]],
-    *,
-    keys: int = 1,
-    text: Sequence[str] = (),
+    title: str | None, columns: Sequence[str], rows: Iterable[Sequence[str]], *, keys: int = 1, text: Sequence[str] = ()
 ) -> Table:
     """Return a plain table. The first column and those in `text` are left-aligned, the others right-aligned.
 

@@ -275,7 +275,7 @@ def _patterns(
         rounds = ROUNDS[operation]
         yield "ring", _rings(machine, devices, rounds)
         if operation == "all-reduce":
-            yield "tree", _double_tree(devices)
+            yield "tree", _sum([(0.5, _tree(devices)), (0.5, _tree(devices[::-1]))])  # each with half, up and down
             if machine.has_reducing_switch(devices):
                 yield "in-switch", _in_switch(devices)
         if len(nodes) > 1 and max(map(len, nodes)) > 1:
@@ -303,14 +303,6 @@ def _chain(devices: Devices) -> Pattern:
     """Return a chain that passes the payload from the first device to the last, or back."""
     edges = dict.fromkeys(pairwise(devices), 1.0)
     return Pattern(edges, edges)
-
-
-def _double_tree(devices: Devices) -> Pattern:
-    """Return two binary trees, each with half of the payload, up and down.
-
-    An inner node of one tree is a leaf of the other.
-    """
-    return _sum([(0.5, _tree(devices)), (0.5, _tree(devices[::-1]))])
 
 
 def _tree(devices: Devices) -> Pattern:

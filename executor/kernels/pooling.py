@@ -33,10 +33,7 @@ class Window:
     def reads(self, positions: Range) -> Range:
         """Return the rows that windows at `positions` read, including padding."""
         first, last = positions[0], positions[1] - 1
-        return (
-            first * self.stride + self.offset(self.taps[0]),
-            last * self.stride + self.offset(self.taps[1] - 1) + 1,
-        )
+        return (first * self.stride + self.offset(self.taps[0]), last * self.stride + self.offset(self.taps[1] - 1) + 1)
 
     def read_by(self, rows: Range) -> Range:
         """Return the positions whose windows may read a row of `rows`. They may lie outside the tensor, or be empty."""

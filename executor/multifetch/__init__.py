@@ -50,11 +50,7 @@ def reduction(whole: Array, pairs: Sequence[Pair], reducer: str) -> list[Move]:
     for number, box in enumerate(boxes):
         cells = [part for cell, numbers in cells for part in _cut(cell, box, numbers, number)]
     return [
-        Move(
-            _part(whole, cell),
-            tuple(_part(pairs[n][1], _relative(cell, boxes[n])) for n in numbers),
-            reducer,
-        )
+        Move(_part(whole, cell), tuple(_part(pairs[n][1], _relative(cell, boxes[n])) for n in numbers), reducer)
         for cell, numbers in cells
         if all(start < stop for start, stop in cell)
     ]

@@ -137,12 +137,7 @@ class Operation:
     """A worker's part of a transfer as an operation: it packs into scratch memory, starts, and unpacks."""
 
     def __init__(
-        self,
-        memory: Memory,
-        scratch: Scratch,
-        halves: tuple[Send, Receive],
-        members: Members,
-        group: dist.ProcessGroup,
+        self, memory: Memory, scratch: Scratch, halves: tuple[Send, Receive], members: Members, group: dist.ProcessGroup
     ) -> None:
         send, receive = halves
         self._memory, self._scratch, self._group, self._members = memory, scratch, group, members

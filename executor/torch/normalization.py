@@ -84,10 +84,7 @@ def batch_norm_backward(call: KernelCall, operands: list[torch.Tensor], out: tor
 
 
 NORMALIZATION = written(
-    {
-        **named(mean, batch_norm, batch_norm_var, batch_norm_backward_reduce, batch_norm_backward),
-        "sum": reduce_sum,
-    }
+    {**named(mean, batch_norm, batch_norm_var, batch_norm_backward_reduce, batch_norm_backward), "sum": reduce_sum}
 )
 """Kernels by operator."""
 

@@ -204,10 +204,7 @@ class Layers:
         norm, head = rms_norm(b, x, f"{name}.norm"), size.head_width
         q, k, v = (
             project(
-                b,
-                norm,
-                f"{name}.{part}",
-                WeightProduct("bsd,hed->bhse", (count, head, size.width), bias=size.qkv_bias),
+                b, norm, f"{name}.{part}", WeightProduct("bsd,hed->bhse", (count, head, size.width), bias=size.qkv_bias)
             )
             for part, count in (("q", size.heads), ("k", size.groups), ("v", size.groups))
         )

@@ -53,10 +53,7 @@ class Training:
     alpha: float = option(0.99, "Smoothing constant of rmsprop.")
     decay: float = option(0.01, "Decoupled weight decay of adamw.")
     micro_batches: int = option(1, "Micro-batches per step (gradient accumulation).")
-    recompute: str = option(
-        "none",
-        "Activation checkpointing: none, selective (attention only), or segments.",
-    )
+    recompute: str = option("none", "Activation checkpointing: none, selective (attention only), or segments.")
     loss_scale: float = option(1.0, "Loss scale: the loss's gradient is multiplied by it, gradients are divided by it.")
     clip_norm: float | None = option(None, "Clip gradients to this global norm.")
     clip_value: float | None = option(None, "Clip each element of a gradient to this absolute value.")

@@ -71,10 +71,7 @@ FAMILIES: dict[str, Family] = {
         f"transformer{_SIZES}", "transformer-24-2048", sequences.build_transformer, Tokens, repeats=True
     ),
     "encoder-decoder-L-D": Family(
-        f"encoder-decoder{_SIZES}",
-        "encoder-decoder-6-1024",
-        sequences.build_encoder_decoder,
-        sequences.EncoderDecoder,
+        f"encoder-decoder{_SIZES}", "encoder-decoder-6-1024", sequences.build_encoder_decoder, sequences.EncoderDecoder
     ),
     "llama-L-D": Family(f"llama{_SIZES}", "llama-32-4096", llama.build_sized, llama.SizedOptions, repeats=True),
     "gpt-SIZE": Family.of_sizes(sequences.SIZES, sequences.build_published, Published),

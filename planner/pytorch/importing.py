@@ -115,10 +115,7 @@ def from_torch(  # noqa: PLR0913 -- a user's model and how to import it
 
     trace, translation = _selecting(trace_again, known, take)
     graph = training_graph(
-        translation.t.builder,
-        translation.metrics,
-        _by_name(trace, optimizer or Optimizer("sgd")),
-        recipe=recipe,
+        translation.t.builder, translation.metrics, _by_name(trace, optimizer or Optimizer("sgd")), recipe=recipe
     )
     if translation.updates:
         if recipe.micro_batches > 1:

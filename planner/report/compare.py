@@ -199,9 +199,7 @@ def task_tables(comparison: PlanComparison) -> Iterator[Table]:
     far = sorted(tasks, key=lambda key: -abs(tasks[key][1] - tasks[key][0]))[:LISTED]
     rows = [[*map(str, key), names[key], *seconds_row(tasks[key], workers)] for key in far]
     yield table(
-        f"{comparison.plan}: the tasks that differ most",
-        ["task", "kind", "what", *titles, "difference", "ratio"],
-        rows,
+        f"{comparison.plan}: the tasks that differ most", ["task", "kind", "what", *titles, "difference", "ratio"], rows
     )
 
 

@@ -11,13 +11,7 @@ from planner.errors import InputError
 from planner.files import format_of, read_input
 from planner.plans.plan_json import load_plan
 from planner.report.schema import read_reports
-from tensor_partitioner.commands.console import (
-    WRITTEN,
-    Command,
-    command_errors,
-    operators_option,
-    stdout,
-)
+from tensor_partitioner.commands.console import WRITTEN, Command, command_errors, operators_option, stdout
 from tensor_partitioner.commands.planning_options import MACHINES, begin
 from tensor_partitioner.decision.record import load_decision
 from tensor_partitioner.display import printable

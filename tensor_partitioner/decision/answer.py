@@ -14,13 +14,7 @@ from rich.text import Text
 
 from simulator.projection.result import Projection
 from tensor_partitioner import display
-from tensor_partitioner.decision.record import (
-    COVERAGE,
-    Decision,
-    RankedCandidate,
-    memory_risk,
-    published_scores,
-)
+from tensor_partitioner.decision.record import COVERAGE, Decision, RankedCandidate, memory_risk, published_scores
 from tensor_partitioner.decision.why import AS_FAST, left_open, not_their_best, one_device
 
 HEADING = 10

@@ -44,14 +44,7 @@ from tensor_partitioner.decision.record import (
     published_scores,
 )
 from tensor_partitioner.decision.searching import Search
-from tensor_partitioner.decision.sources import (
-    STACK,
-    commands,
-    degrees_of,
-    is_alike,
-    plan_named,
-    source_of,
-)
+from tensor_partitioner.decision.sources import STACK, commands, degrees_of, is_alike, plan_named, source_of
 from tensor_partitioner.decision.why import AS_FAST, Projected, left_open, machine_facts, model_facts, ranked, verdict
 from tensor_partitioner.plan_search import PlanSearch
 from tensor_partitioner.projection import Work, project_plan, project_source, simulated_step

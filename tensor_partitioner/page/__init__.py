@@ -45,12 +45,7 @@ SAME = 1e-3
 """Relative difference up to which two predictions of a step count as equal."""
 
 
-def decision_content(
-    decision: Decision,
-    *,
-    machine: str | Path | None = None,
-    plan: Plan | None = None,
-) -> Page:
+def decision_content(decision: Decision, *, machine: str | Path | None = None, plan: Plan | None = None) -> Page:
     """Return the content of a decision's page.
 
     `machine` is a name or a file (default: the name in the decision), `plan` the plan of the best candidate.

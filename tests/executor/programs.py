@@ -79,12 +79,7 @@ def exchange(worker, reducer):
         compute("scale", [(1, (everything,))], [(2, (everything,))], {"factor": worker + 1}),
         Send(1, 2, 3, messages(lambda peer: piece(at(peer), own))),
         Receive(
-            1,
-            5,
-            4,
-            messages(lambda peer: piece(at(worker), own)),
-            (LocalCopy(2, (piece(at(worker), own),)),),
-            reducer,
+            1, 5, 4, messages(lambda peer: piece(at(worker), own)), (LocalCopy(2, (piece(at(worker), own),)),), reducer
         ),
         Wait(1),
     )

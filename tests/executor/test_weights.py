@@ -119,8 +119,7 @@ def test_names_of_one_weight_have_one_value():
 
 
 @pytest.mark.parametrize(
-    ("suffix", "says"),
-    [(".safetensors", "expected a safetensors file"), (".npz", "as numpy.savez writes them")],
+    ("suffix", "says"), [(".safetensors", "expected a safetensors file"), (".npz", "as numpy.savez writes them")]
 )
 def test_a_file_that_is_none_is_one_line(suffix, says, tmp_path):
     path = tmp_path / f"bad{suffix}"

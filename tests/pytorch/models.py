@@ -76,5 +76,5 @@ def example(name):
 
 
 CASES = {name: partial(example, name) for name in EXAMPLES} | {
-    "constrained": lambda: (Constrained(), (numbers(12, 8, 6),), F.cross_entropy, (numbers(4, 8),)),
+    "constrained": lambda: (Constrained(), (numbers(12, 8, 6),), F.cross_entropy, (numbers(4, 8),))
 }

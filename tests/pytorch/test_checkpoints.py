@@ -131,10 +131,7 @@ def in_a_list(self, x):
     return checkpoint(lambda x: [self.linear(x), 1], x, use_reentrant=True)[0] + x
 
 
-UNSEEN = {
-    "an average": within("followed", use_reentrant=False),
-    "results in a list, reentrant": in_a_list,
-}
+UNSEEN = {"an average": within("followed", use_reentrant=False), "results in a list, reentrant": in_a_list}
 
 
 @pytest.mark.filterwarnings("ignore:.*requires_grad=True")

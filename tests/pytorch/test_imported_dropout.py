@@ -70,8 +70,7 @@ def _dropped(x, mask, p, drop):
 
 
 @pytest.mark.parametrize(
-    ("drop", "ways"),
-    [("elements", ()), ("rows", (2,)), ("channels", (2, 2)), ("self-normalizing", (2,))],
+    ("drop", "ways"), [("elements", ()), ("rows", (2,)), ("channels", (2, 2)), ("self-normalizing", (2,))]
 )
 def test_eager_given_the_masks(drop, ways):
     ours = module(drop)

@@ -71,10 +71,7 @@ OTHERS = {
         lambda layer, x, c: (layer(x) * c).square().mean(), values(8, 6), torch.tensor(0.7, dtype=torch.float64)
     ),
     "labels of tokens": lambda: trained(
-        lambda layer, x: layer(x).flatten(0, 1),
-        values(4, 3, 6),
-        loss=F.cross_entropy,
-        targets=(torch.arange(12) % 6,),
+        lambda layer, x: layer(x).flatten(0, 1), values(4, 3, 6), loss=F.cross_entropy, targets=(torch.arange(12) % 6,)
     ),
 }
 

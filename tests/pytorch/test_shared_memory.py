@@ -144,10 +144,7 @@ class Unregistered(nn.Module):
         return (self.layer(x) * self.calls).square().mean()
 
 
-COUNTS = {
-    "in place": lambda calls: calls.add_(1),
-    "of several": lambda calls: torch._foreach_add_([calls], 1),
-}
+COUNTS = {"in place": lambda calls: calls.add_(1), "of several": lambda calls: torch._foreach_add_([calls], 1)}
 
 
 @pytest.mark.parametrize("count", COUNTS.values(), ids=COUNTS)

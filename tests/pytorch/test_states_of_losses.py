@@ -80,10 +80,7 @@ def of_two(factor, loss, x):
     return loss(x) * factor
 
 
-PARTIAL = (
-    lambda loss: partial(loss.forward),
-    lambda loss: partial(partial(of_two, 2), loss),
-)
+PARTIAL = (lambda loss: partial(loss.forward), lambda loss: partial(partial(of_two, 2), loss))
 
 
 @pytest.mark.parametrize("built", range(len(PARTIAL)))

@@ -35,13 +35,7 @@ def before_it_is_registered():
     return with_loss(module, optimizer)
 
 
-@pytest.mark.parametrize(
-    ("make", "trained"),
-    [
-        (head, {"2.weight", "2.bias"}),
-        (before_it_is_registered, {"2.weight"}),
-    ],
-)
+@pytest.mark.parametrize(("make", "trained"), [(head, {"2.weight", "2.bias"}), (before_it_is_registered, {"2.weight"})])
 def test_what_the_optimizer_does_not_hold_is_frozen(make, trained):
     graph = graph_of(make)
     weights = {name for name, tensor in graph.tensors.items() if tensor.role == "weight"}

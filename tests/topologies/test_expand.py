@@ -178,10 +178,7 @@ ERRORS = {
         r"\$\.links\[gpu0-gpu1\]\.type: expected a type of link .*, found 'wet-string'",
     ),
     "neither": (DEVICES + "links: [{ends: [gpu0, gpu1]}]", r"expected the key 'bandwidth_bytes_per_s', or a type"),
-    "count": (
-        DEVICES + "links: [{ends: [gpu0, gpu1], type: nvlink1, count: 0}]",
-        r"count: expected .* >= 1, found 0",
-    ),
+    "count": (DEVICES + "links: [{ends: [gpu0, gpu1], type: nvlink1, count: 0}]", r"count: expected .* >= 1, found 0"),
     "unknown node": ("nodes: [{name: n, machine: nowhere}]", "nowhere: expected a topology file, a name that"),
     "too slow": (
         DEVICES + f"links: [{{ends: [gpu0, gpu1], {LINK.replace('1.0e9', '1.0e-320')}}}]",

@@ -29,11 +29,7 @@ def test_hwloc(imported):
 
 ERRORS = {
     "hwloc without GPU": (HWLOC.replace("10de", "8086"), V100, "expected GPUs, found no PCIDev"),
-    "hwloc's matrix": (
-        HWLOC.replace("1000000 40000 ", "1000000 "),
-        None,
-        "expected 3 x 3 numbers, found 8",
-    ),
+    "hwloc's matrix": (HWLOC.replace("1000000 40000 ", "1000000 "), None, "expected 3 x 3 numbers, found 8"),
     "hwloc's speed": (HWLOC.replace('"7.876923"', '"fast"'), None, "pci_link_speed: expected .*, found 'fast'"),
 }
 

@@ -11,10 +11,7 @@ from topologies import Kernel, Product, TopologyError, load_topology, parse_topo
 from topologies.kernels import Attention, Rates, Window, product_s, transformed
 from topologies.schema import Products, Winograd
 
-DEVICES = {
-    "gk210": load_topology("p2.8xlarge").devices[0],
-    "p100-sxm2-16gb": load_topology("dgx-1-p100").devices[0],
-}
+DEVICES = {"gk210": load_topology("p2.8xlarge").devices[0], "p100-sxm2-16gb": load_topology("dgx-1-p100").devices[0]}
 ITEM_BYTES = 4
 
 HOW = Products(units=4, tiles=((8, 8), (4, 4)), tile_edge=0, depth=2)

@@ -230,14 +230,7 @@ def test_p2_routes(p2):
     assert p2.route(0, 7).nodes == ("gpu0", "board0", "fabric", "board3", "gpu7")
     assert p2.route(7, 0).nodes == ("gpu7", "board3", "fabric", "board0", "gpu0")
     names = [p2.resources[r].name for r, _ in p2.route(2, 4).uses]
-    assert names == [
-        "gpu2->board1",
-        "board2->gpu4",
-        "board1->fabric",
-        "fabric->board2",
-        "gpu2.memory",
-        "gpu4.memory",
-    ]
+    assert names == ["gpu2->board1", "board2->gpu4", "board1->fabric", "fabric->board2", "gpu2.memory", "gpu4.memory"]
     assert p2.route(0, 1).latency_s == pytest.approx(5.7e-6)
     assert p2.route(0, 2).latency_s == pytest.approx(5.9e-6)
 

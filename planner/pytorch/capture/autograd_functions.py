@@ -249,15 +249,11 @@ def _checkpointed(run: Any, keeps_random_state: bool, *arguments: Any) -> Any:
     """Call a checkpointed function; without an operand that requires gradients its result has none."""
     if not torch.is_grad_enabled():
         return run(*arguments)
-    if not any(map(_requires_gradient, arguments)):
+    if not any(isinstance(given, Tensor) and given.requires_grad for given in arguments):
         with torch.no_grad():
             return run(*arguments)
     with run_again():
         return run(*arguments)
-
-
-def _requires_gradient(argument: object) -> bool:
-    return isinstance(argument, Tensor) and argument.requires_grad
 
 
 def _forward(function: Any, context: _Context, given: Sequence[Any]) -> Any:

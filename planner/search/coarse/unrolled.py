@@ -227,10 +227,7 @@ def _component_by_variable(count: int, terms: Sequence[Term], hubs: set[int]) ->
 
 
 def _groups_of_alike_components(
-    kinds: Sequence[Hashable],
-    terms: Sequence[Term],
-    members: Mapping[int, list[int]],
-    mine: Mapping[int, list[int]],
+    kinds: Sequence[Hashable], terms: Sequence[Term], members: Mapping[int, list[int]], mine: Mapping[int, list[int]]
 ) -> Iterator[list[int]]:
     """Yield groups of components with equal kinds and, by position, equal terms; a hub equals only itself."""
     groups: dict[object, list[int]] = defaultdict(list)

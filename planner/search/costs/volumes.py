@@ -115,10 +115,7 @@ BLOCK_ELEMENTS = 1 << 18
 
 
 def volume_not_owned(
-    chosen: Sequence[tuple[Need, ...]],
-    strategies: Sequence[Strategies],
-    layouts: Layouts,
-    times: Table | None = None,
+    chosen: Sequence[tuple[Need, ...]], strategies: Sequence[Strategies], layouts: Layouts, times: Table | None = None
 ) -> Volumes:
     """Return the sum over workers of |all the chosen needs n not own|: [strategy of each node..., layout].
 
