@@ -60,11 +60,10 @@ def _bad_input(error: InputError | TDLError | TopologyError) -> tuple[str, int]:
 
 @describe_failure.register
 def _of_system(error: OSError) -> tuple[str, int]:
-    if not error.strerror:
-        return one_line(str(error)), BAD_INPUT
     full = "standard output" if error.errno == errno.ENOSPC else None  # other files are named where they are written
     where = full if error.filename is None else error.filename
-    return error.strerror if where is None else f"{where}: {error.strerror}", BAD_INPUT
+    reason = error.strerror or str(error)
+    return one_line(reason if where is None else f"{where}: {reason}"), BAD_INPUT
 
 
 @describe_failure.register

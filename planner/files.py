@@ -17,6 +17,7 @@ from typing import NamedTuple
 import msgspec
 
 from planner.errors import InputError, PlanError
+from topologies.reading import MOST_BYTES, read_bytes
 
 
 class _Format(msgspec.Struct, frozen=True):
@@ -34,12 +35,19 @@ def format_of(text: bytes) -> str:
         return ""
 
 
-def read_input(path: Path) -> bytes:
-    """Return a file's bytes. Raises InputError if it cannot be read."""
+MOST_VALUES = 10**7
+"""Limit of the values in a JSON file."""
+
+
+def read_input(path: Path, most: int = MOST_BYTES) -> bytes:
+    """Return a file's bytes. Raises InputError if it cannot be read or is too large."""
     try:
-        return path.read_bytes()
+        content = read_bytes(path, most)
     except OSError as error:
         raise InputError(f"{path}: {error.strerror}") from error
+    if sum(map(content.count, (b"[", b"{", b","))) > MOST_VALUES:
+        raise InputError(f"{path}: expected at most {MOST_VALUES} values, found more")
+    return content
 
 
 def write_file(path: str | Path, content: str | bytes) -> None:
@@ -50,7 +58,7 @@ def write_file(path: str | Path, content: str | bytes) -> None:
         if where.exists() and not where.is_file():
             where.write_bytes(data)  # unresolved: /dev/stdout may lead to a pipe, which has no path
         else:
-            _replace(where.resolve(), data)
+            _replace(Path(os.path.realpath(where)), data)
 
 
 def write_json(path: str | Path, data: object) -> None:
@@ -91,7 +99,7 @@ def check_written(outputs: Sequence[Path | None], inputs: Sequence[str | Path] =
     `inputs` are the files that the command reads, `outputs` those that it will write. None and devices are skipped.
     Raises FileNotFoundError for a missing directory and PlanError for a conflict.
     """
-    taken = {Path(path).resolve(): "is what this command reads" for path in inputs}
+    taken = {os.path.realpath(path): "is what this command reads" for path in inputs}
     for path in outputs:
         if path == Path("-"):
             raise PlanError("expected an output file, found -; use /dev/stdout for the standard output")
@@ -99,7 +107,7 @@ def check_written(outputs: Sequence[Path | None], inputs: Sequence[str | Path] =
             continue
         if not path.parent.is_dir():
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
-        where = path.resolve()
+        where = os.path.realpath(path)
         if where in taken:
             raise PlanError(f"{path}: cannot write to this file, it {taken[where]}")
         taken[where] = "is another output"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import math
 import re
 from collections.abc import Iterator, Mapping
@@ -14,15 +15,7 @@ import msgspec
 import yaml
 
 from tensor_partitioner.display import nearest
-from topologies.schema import (
-    CHOICES,
-    DeviceSpec,
-    LinkType,
-    LinkTypesFile,
-    SoldMachine,
-    SoldMachinesFile,
-    TopologyError,
-)
+from topologies.schema import CHOICES, DeviceSpec, LinkType, LinkTypesFile, SoldMachine, SoldMachinesFile, TopologyError
 
 T = TypeVar("T")
 
@@ -36,15 +29,30 @@ UNITS = {"bytes_per_s": " of bytes a second", "_bytes": " of bytes"}
 """Units of numbers, by the ending of their key."""
 
 
+MOST_BYTES, MOST_TEXT, MOST_YAML, MOST_DIGITS = 1 << 28, 1 << 24, 1 << 20, 1 << 10
+"""Limits of what is read: bytes of a file, those of a text of lines or of YAML, and digits of a whole number."""
+
+
 def read_record(path: Path, kind: type[T]) -> T:
     """Read and check one file; raise `TopologyError` with the file, the place, what was expected and what was found."""
     return decode_record(read_text(path), str(path), kind)
 
 
+def read_bytes(path: Path, most: int = MOST_BYTES) -> bytes:
+    """Return the content of a file. Raises OSError if it cannot be read, also because it has more than `most` bytes."""
+    with path.open("rb") as file:
+        content = file.read(most + 1)
+    if len(content) > most:
+        raise OSError(errno.EFBIG, f"expected at most {most} bytes, found more", str(path))
+    return content
+
+
 def read_text(path: Path) -> str:
     """Read a text file; raise `TopologyError` if that fails."""
     try:
-        return path.read_text(encoding="utf-8")
+        return (
+            read_bytes(path, MOST_YAML if path.suffix in SUFFIXES else MOST_TEXT).decode("utf-8").replace("\r\n", "\n")
+        )
     except OSError as error:
         raise TopologyError(f"{path}: expected a readable file, found: {error.strerror}") from error
     except UnicodeDecodeError as error:
@@ -89,7 +97,13 @@ def _flow(value: object) -> str:
 
 
 class _Loader(yaml.SafeLoader):
-    """A YAML loader that reads YAML 1.2 floats (`1e9` is a number) and refuses duplicate keys."""
+    """A YAML loader that reads YAML 1.2 floats (`1e9` is a number) and refuses duplicate keys and endless numbers."""
+
+    def integer(self, node: yaml.ScalarNode) -> int:
+        """Return a whole number. Raises ValueError if it has more digits than any that a machine has."""
+        if len(node.value) > MOST_DIGITS:
+            raise ValueError(f"a number of more than {MOST_DIGITS} digits")
+        return self.construct_yaml_int(node)
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: set[str] = set()
@@ -104,6 +118,7 @@ class _Loader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
+_Loader.add_constructor("tag:yaml.org,2002:int", _Loader.integer)
 _Loader.add_implicit_resolver(
     "tag:yaml.org,2002:float", re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$"), list("-+.0123456789")
 )

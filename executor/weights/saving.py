@@ -33,7 +33,7 @@ def save_weights(path: Path, trainer: Trainer, steps_done: int) -> list[str]:
     All ranks must see the folder. Returns the names of entries that are omitted because their content is unknown.
     Raises SharedError if a rank cannot write.
     """
-    path, cluster = path.resolve(), trainer.cluster
+    path, cluster = Path(os.path.realpath(path)), trainer.cluster
     beside = path.with_name(f".{path.name}.part")
     entries = entries_of(trainer.graph)
     untrained = {name: entry for name, entry in entries.items() if entry.tensor is None}

@@ -21,7 +21,7 @@ from typing import Annotated, Any, TypeVar
 import msgspec
 
 from planner.errors import GraphError
-from planner.files import format_of
+from planner.files import format_of, read_input
 from planner.graph.infer import check
 from planner.graph.ir import Entry, Graph, Init, Node, Tensor, Value
 from planner.graph.opaque_ops import CALL, GRADIENT, register_called
@@ -138,7 +138,7 @@ def load_graph(file: Path) -> Graph:
 
     Raise GraphError, with the file's name, if it is malformed, and OSError if it is unreadable.
     """
-    content = file.read_bytes()
+    content = read_input(file)
     if file_format := format_of(content):
         raise GraphError(f"{file}: expected a plan or a graph, found a file of format {file_format!r}")
     try:

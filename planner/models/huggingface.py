@@ -19,6 +19,7 @@ from planner.errors import GraphError
 from planner.graph.ir import Graph
 from planner.models import llama, sequences
 from tensor_partitioner.display import nearest
+from topologies.reading import read_bytes
 
 PREFIX = "hf:"
 PATTERN = rf"({PREFIX}\S+|(?:.*[/_-])?config\.json)"
@@ -166,7 +167,7 @@ def _llama(config: Configuration) -> llama.LlamaSize:
 
 def _file(path: Path) -> Configuration:
     try:
-        return msgspec.json.decode(path.read_bytes(), type=Configuration)
+        return msgspec.json.decode(read_bytes(path), type=Configuration)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise GraphError(f"{path}: not a config.json of a language model: {error}") from error
 

@@ -151,7 +151,7 @@ def plan_of(given: Plan | str | Path) -> Plan:
 
 def is_plan(path: str | Path) -> bool:
     """Return True if a file's format field names a plan; False if it is not JSON."""
-    return format_of(Path(path).read_bytes()).startswith("plan/")
+    return format_of(read_input(Path(path))).startswith("plan/")
 
 
 def plan_from_json(text: bytes) -> Plan:

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from planner.errors import InputError
-from planner.files import format_of, write_json
+from planner.files import format_of, read_input, write_json
 from planner.program.tasks import Compute, Receive, Send, Task, Wait, WorkerProgram
 from tensor_partitioner.display import Shown
 
@@ -276,7 +276,7 @@ def write_reports(path: Path | str, *reports: Report) -> None:
 
 def read_reports(path: Path | str) -> tuple[Report, ...]:
     """Return the reports in a file; a ReportError names the file and the place of an error."""
-    text = Path(path).read_bytes()
+    text = read_input(Path(path))
     if not (file_format := format_of(text) or FORMAT).startswith("report/"):
         raise ReportError(f"{path}: expected a report, found a file of format {file_format!r}")
     try:

@@ -32,7 +32,7 @@ from executor.weights import READERS
 from planner.errors import InputError
 from planner.extensions import load_operators
 from planner.failures import BAD_INPUT, JOB_FAILED
-from planner.files import check_written
+from planner.files import check_written, read_input
 from planner.graph.facts import amounts
 from planner.graph.ir import Graph
 from planner.plans.plan import Plan
@@ -183,9 +183,9 @@ class Execution:
 
     def _plans(self) -> list[Plan]:
         """Read all plans on rank 0 and broadcast them. Raises SharedError if a rank's file has other content."""
-        contents = self.ranks.broadcast(on_first_rank(self.ranks, lambda: [path.read_bytes() for path in self.paths]))
+        contents = self.ranks.broadcast(on_first_rank(self.ranks, lambda: [*map(read_input, self.paths)]))
         files = (*self.paths, *self.options["operator_files"])  # plans need not exist on every host
-        here = {str(path): digest(path.read_bytes()) for path in files if os.access(path, os.R_OK)}
+        here = {str(path): digest(read_input(path)) for path in files if os.access(path, os.R_OK)}
         require_alike(self.ranks, here)
         return agree(self.ranks, lambda: list(map(self._plan, self.paths, contents)))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Mapping
 from functools import singledispatch
@@ -15,7 +16,7 @@ from planner.errors import PlanError
 from planner.export.exported import export
 from planner.export.setup import DEVICES_PER_NODE, Launch, Setup, parallel_of
 from planner.export.targets import Target, TraceFormat, engines_of, listed_targets, target_named, target_names
-from planner.files import format_of, write_file, write_json
+from planner.files import format_of, read_input, write_file, write_json
 from planner.model_source import model as load_model, source_files
 from planner.models.zoo import MIXED_FLOAT8, buildable
 from planner.parallel import Parallel
@@ -78,7 +79,7 @@ def main(context: click.Context, /, source: str, **options: Any) -> None:
     read = (source,) if Path(source).is_file() else source_files(source)
     begin(options, ("output", "json_file"), read)
     target = target_named(options["to"])
-    if Path(source).is_file() and format_of(Path(source).read_bytes()).startswith("decision/"):
+    if Path(source).is_file() and format_of(read_input(Path(source))).startswith("decision/"):
         refuse_others(context, f"{source} is a decision, which fixes these options", allowed=WITH_PLAN)
         source, options = _of_decision(context, source, options)
     elif is_saved_plan(source):
@@ -97,9 +98,9 @@ def _of_decision(context: click.Context, source: str, options: dict[str, Any]) -
     """
     words, per_node = import_module(DECISIONS).best_of(Path(source))
     decided = context.command.make_context(context.info_name, [*words, "--to", options["to"]]).params
-    named = {path.resolve() for path in options["operator_files"]}
+    named = {*map(os.path.realpath, options["operator_files"])}
     for file in source_files(decided["source"]):
-        if file.suffix == ".py" and file.resolve() not in named:
+        if file.suffix == ".py" and os.path.realpath(file) not in named:
             raise PlanError(f"{source}: its model is in {file}, which is run only with --operators {file}")
     given = {name: options[name] for name in WITH_PLAN if name != "source"}
     return decided["source"], {**decided, **given, "pins_file": None, "per_node": per_node}

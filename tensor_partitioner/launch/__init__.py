@@ -19,6 +19,7 @@ from simulator.projection.network import cluster
 from tensor_partitioner.launch.launch import LaunchFile as LaunchFile
 from tensor_partitioner.launch.megatron import is_script, read_nemo, read_script
 from tensor_partitioner.launch.trainers import read_accelerate, read_axolotl, read_deepspeed, read_toml
+from topologies.reading import read_bytes
 
 MOST_BYTES = 1 << 20
 OF_TRAINING = ("dtype", "optimizer", "sequence")
@@ -38,10 +39,8 @@ def read_launch(path: str, model: str | None = None) -> LaunchFile:
     file = Path(path)
     if not file.is_file():
         raise InputError(f"{path}: {EXPECTED}, found no such file")
-    if file.stat().st_size > MOST_BYTES:
-        raise InputError(f"{path}: {EXPECTED}, found more than {MOST_BYTES} bytes")
     try:
-        launch = _read(path, file.read_text(encoding="utf-8"), file.suffix.lower(), model)
+        launch = _read(path, read_bytes(file, MOST_BYTES).decode().replace("\r\n", "\n"), file.suffix.lower(), model)
     except (UnicodeDecodeError, RecursionError) as error:
         raise InputError(f"{path}: {EXPECTED}: {error}") from error
     if model is None:

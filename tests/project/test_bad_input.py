@@ -92,13 +92,7 @@ def test_plans(refused, tmp_path, case):
     refused(simulate, file, "--topo", "uniform-8", match=rf"bad\.json: .*(?:{match})")
 
 
-RECORD = {
-    "winner": "recursive",
-    "bytes": {"recursive": 128},
-    "lower_bound": 64,
-    "bound_by": "joint",
-    "seconds": 0.5,
-}
+RECORD = {"winner": "recursive", "bytes": {"recursive": 128}, "lower_bound": 64, "bound_by": "joint", "seconds": 0.5}
 SEARCHES = {
     "bound above the plan": ({"lower_bound": 129}, r"\$\.search\.lower_bound: expected at most .* 128, found 129"),
     "negative bound": ({"lower_bound": -1}, r">= 0.*\$\.search\.lower_bound"),
@@ -201,7 +195,11 @@ DEEP = '{"format": "plan/1", "graph": {"tensors": ' + "[" * 100_000
 TWICE = json.dumps(PRODUCT).replace('"X": "S0"', '"X": "S1", "X": "S0"', 1)
 
 
-@pytest.mark.parametrize(("text", "match"), [(DEEP, "deep"), (TWICE, "'X' occurs twice")], ids=["deep", "twice"])
+@pytest.mark.parametrize(
+    ("text", "match"),
+    [(DEEP, "deep"), (TWICE, "'X' occurs twice"), ("," * 10**7 + ",", "at most 10000000 values")],
+    ids=["deep", "twice", "long"],
+)
 def test_json_that_is_no_plan(refused, tmp_path, text, match):
     (tmp_path / "bad.json").write_text(text)
     refused(simulate, tmp_path / "bad.json", "--topo", "uniform-8", match=rf"bad\.json: .*{match}")
@@ -247,8 +245,13 @@ def test_more_bytes_than_can_be_counted(refused, tmp_path, extent):
 
 
 def test_files_that_cannot_be_read(refused, tmp_path):
+    (tmp_path / "loop.json").symlink_to("loop.json")
+    (tmp_path / "endless.json").symlink_to("/dev/zero")
+    says = {"absent": "No such file", "loop": "Too many levels of", "endless": "expected at most 268435456 bytes"}
     for main, options in ((simulate, ("--topo", "uniform-8")), (plan, ("--workers", "2")), (compare, ())):
-        refused(main, tmp_path / "absent.json", *options, match=r"absent\.json: No such file")
+        for name, match in says.items():
+            refused(main, tmp_path / f"{name}.json", *options, match=rf"{name}\.json: {match}")
+    refused(plan, "x" * 5000, "--workers", "2", match=r"^error: x{900}\.\.\.$")
     (tmp_path / "folder.json").mkdir()
     refused(simulate, tmp_path / "folder.json", "--topo", "uniform-8", match=r"folder\.json: Is a directory")
     refused(plan, tmp_path / "absent.py:model", "--workers", "2", match=r"absent\.py: No such file")

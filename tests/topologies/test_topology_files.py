@@ -130,6 +130,7 @@ ERRORS = {
         r"memory_bytes: expected a number that a float can hold, found 1000",
     ),
     "number for a key": (PAIR + "\n1: 2\n", r"\$: expected text for a key"),
+    "too long": ("a: 0x" + "f" * 5000, "expected YAML, found a number of more than 1024 digits"),
     "too deep": ("a: " + "[" * 5000, "expected YAML, found maximum recursion depth"),
     "efficiency above one": (PAIR.replace("matmul: 1", "matmul: 1.5"), r"efficiency\.matmul: expected .*, found 1\.5"),
     "efficiency missing": (PAIR.replace("matmul: 1, ", ""), r"efficiency: expected the key 'matmul', found none"),
@@ -147,18 +148,12 @@ ERRORS = {
         r"\$\.devices and switches: expected unique names, found 'a' twice",
     ),
     "device named as a switch": (PAIR.replace("{name: s}", "{name: b}"), r"\$\.devices and switches: .*found 'b'"),
-    "duplicate link": (
-        PAIR.replace("ends: [s, b]", "ends: [a, s]"),
-        r"\$\.links: expected unique names, found 'a-s'",
-    ),
+    "duplicate link": (PAIR.replace("ends: [s, b]", "ends: [a, s]"), r"\$\.links: expected unique names, found 'a-s'"),
     "unknown type": (
         PAIR.replace("name: b, type: d", "name: b, type: e"),
         r"\$\.devices\[b\]\.type: .*\(.*\bgk210\b.*\), found 'e'",
     ),
-    "unknown end": (
-        PAIR.replace("ends: [s, b]", "ends: [s, z]"),
-        r"\$\.links\[s-z\]\.ends: .*\(a, b, s\), found 'z'",
-    ),
+    "unknown end": (PAIR.replace("ends: [s, b]", "ends: [s, z]"), r"\$\.links\[s-z\]\.ends: .*\(a, b, s\), found 'z'"),
     "link to itself": (PAIR.replace("ends: [s, b]", "ends: [s, s]"), r"\$\.links\[s-s\]\.ends: expected two different"),
     "unreachable": (
         PAIR.replace("ends: [s, b]", "ends: [s, t]").replace("{name: s}", "{name: s}, {name: t}"),

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 from rich.table import Table
 
-from planner.files import format_of
+from planner.files import format_of, read_input
 from planner.report.compare import seconds_row
 from planner.report.profiles.profile import Profile as Profile, read_profile as read_profile
 from planner.report.schema import Report, ReportError, read_reports
@@ -56,7 +56,7 @@ def measured_parts(profile: Profile) -> dict[str, float]:
 
 def predicted_parts(file: Path) -> dict[str, float]:
     """Return a predicted step's seconds by part; apart from overlap they sum to the step's."""
-    text = file.read_bytes()
+    text = read_input(file)
     if format_of(text) == PROJECTION:
         try:
             step = msgspec.json.decode(text, type=ProjectedStep)
