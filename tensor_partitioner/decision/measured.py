@@ -14,6 +14,7 @@ from planner.files import format_of
 from planner.graph.facts import sequence_length
 from planner.parallel import Parallel
 from planner.report.profiles import read_profile
+from planner.report.profiles.profile import MOST_OF_A_PROFILE
 from planner.report.schema import read_reports
 from planner.search.alternatives.labels import experts_of
 from simulator.projection.network import Cluster
@@ -22,6 +23,7 @@ from simulator.projection.stack import Stack
 from tensor_partitioner.decision.record import Anchor, PublishedScore, published_scores
 from tensor_partitioner.projection import inner_of, project_source
 from tensor_partitioner.replicas import Source
+from topologies.reading import read_bytes
 
 MEASURED = re.compile(r"((?:\d{1,3}(?:,\d{3})+|\d+)?(?:\.\d*)?(?:e[+-]?\d+)?)\s*(k? ?)([a-zA-Z/% ]+)")
 TERA, KILO = 1e12, 1e3
@@ -36,7 +38,7 @@ def seconds_in(file: Path, step: Projection) -> float:
 
     Raises InputError if the report is of another number of workers or another batch.
     """
-    if not format_of(file.read_bytes()).startswith("report/"):
+    if not format_of(read_bytes(file, MOST_OF_A_PROFILE)).startswith("report/"):
         return read_profile(file).seconds
     report = read_reports(file)[-1]
     written, expected = (report.source, report.workers, report.batch), ("executor", step.devices, step.samples)

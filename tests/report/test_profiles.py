@@ -136,8 +136,8 @@ def test_a_trace_of_a_gpu_by_others_is_read():
     assert "other" not in profile.kernels
 
 
-def write_export(path, kernels):
-    """Write the tables of an export of Nsight Systems that are read, as its documentation has them."""
+def write_export(path, kernels, *more):
+    """Write the tables of an export of Nsight Systems that are read, as its documentation has them, then change it."""
     database = sqlite3.connect(path)
     database.execute("CREATE TABLE StringIds (id INTEGER PRIMARY KEY, value TEXT NOT NULL)")
     columns = "start INTEGER, end INTEGER, deviceId INTEGER, streamId INTEGER, correlationId INTEGER"
@@ -148,9 +148,30 @@ def write_export(path, kernels):
         row = (begin, end, device, 7, number, number, number)
         database.execute("INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES (?, ?, ?, ?, ?, ?, ?)", row)
     database.execute("INSERT INTO CUPTI_ACTIVITY_KIND_MEMCPY VALUES (900, 1000, 0, 7, 1, 8, 1)")
+    for change in more:
+        database.execute(change)
     database.commit()
     database.close()
     return path
+
+
+ENDLESS = "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) SELECT x AS id, 'gemm' AS value FROM n"
+AS_OFTEN = "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n LIMIT 99999)"
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        (("DROP TABLE StringIds", f"CREATE VIEW StringIds AS {ENDLESS}"), "no table"),
+        (("UPDATE StringIds SET value = hex(zeroblob(1 << 16))",), "string or blob too big"),
+        (("UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET start = 'a'", "DELETE FROM CUPTI_ACTIVITY_KIND_MEMCPY"), "no kernels"),
+        ((f"INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL {AS_OFTEN} SELECT 1, 2, 0, 7, 0, 0, 0 FROM n",), "interrupted"),
+    ],
+)
+def test_exports_beyond_all_bounds(tmp_path, monkeypatch, changes, says):
+    monkeypatch.setattr("planner.report.profiles.profile.MOST_STEPS", 10**5)
+    with pytest.raises(ProfileError, match=says):
+        read_profile(write_export(tmp_path / "report.sqlite", [(0, 400, 0, "gemm")], *changes))
 
 
 def test_exports_of_nsight_systems_are_read_in_the_mean_over_devices(tmp_path):
@@ -171,6 +192,7 @@ def test_exports_of_nsight_systems_are_read_in_the_mean_over_devices(tmp_path):
         (b"{", "truncated"),
         (b'{"traceEvents": []}', "expected kernels or operators, found none"),
         (b"\x1f\x8b\x08", "Compressed file ended"),
+        (gzip.compress(b" " * (1 << 29) + b"{}", 1), "expected at most 536870912 bytes"),
         (b"SQLite format 3\0", "not an export of Nsight Systems"),
     ],
 )

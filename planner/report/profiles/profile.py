@@ -11,6 +11,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
+from io import BytesIO
+from itertools import chain, repeat
 from pathlib import Path
 from statistics import mean
 from typing import Any, NamedTuple
@@ -21,6 +24,7 @@ from planner.errors import InputError
 from planner.graph.order import KernelClass
 from planner.grouping import grouped
 from planner.layout.region import normalize
+from topologies.reading import read_bytes
 
 COLLECTIVE = "collective: "
 """Prefix of a span's `what` for collectives; the operation follows it."""
@@ -298,11 +302,14 @@ def _own_class(event: KinetoEvent, *, calls: bool) -> str | None:
 
 
 NANO = 1e-9
+MOST_OF_A_NAME, MOST_STEPS, STEPS = 1 << 16, 2 * 10**7, 10**5
+"""Limits of an export: bytes of a name, and SQLite's steps in reading all kernels, counted so many at a time."""
+
 KERNEL_TABLE = "CUPTI_ACTIVITY_KIND_KERNEL"
 KERNELS_WITH_NAMES = (
     "SELECT kernel.start, kernel.end, kernel.deviceId, name.value FROM CUPTI_ACTIVITY_KIND_KERNEL AS kernel "
     "JOIN StringIds AS name ON name.id = kernel.demangledName "
-    "WHERE kernel.start NOT NULL AND kernel.end NOT NULL AND typeof(name.value) = 'text'"
+    "WHERE typeof(kernel.start) = 'integer' AND typeof(kernel.end) = 'integer' AND typeof(name.value) = 'text'"
 )
 COPIES = "CUPTI_ACTIVITY_KIND_MEMCPY", "CUPTI_ACTIVITY_KIND_MEMSET"
 
@@ -312,19 +319,21 @@ def nsight_profile(path: Path, steps: int | None = None) -> Profile:
     spans: defaultdict[int, list[Timespan]] = defaultdict(list)
     try:
         with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as database:
+            database.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MOST_OF_A_NAME)
+            database.set_progress_handler(partial(next, chain(repeat(0, MOST_STEPS // STEPS), repeat(1))), STEPS)
             tables = {name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
-            if KERNEL_TABLE not in tables:
+            if not {KERNEL_TABLE, "StringIds"} <= tables:
                 raise ProfileError(f"no table {KERNEL_TABLE}; this is not an export of Nsight Systems with kernels")
             for begin, end, device, name in database.execute(KERNELS_WITH_NAMES):
                 what = collective_of(name) or class_by(KERNELS, name) or "other"
                 spans[device].append(Timespan(NANO * begin, NANO * end, what))
             for table in tables.intersection(COPIES):
                 for begin, end, device in database.execute(
-                    f"SELECT start, end, deviceId FROM {table} WHERE end NOT NULL"
+                    f"SELECT start, end, deviceId FROM {table} WHERE typeof(start) || typeof(end) = 'integerinteger'"
                 ):
                     spans[device].append(Timespan(NANO * begin, NANO * end, "movement"))
     except sqlite3.Error as error:
-        raise ProfileError(f"not an export of Nsight Systems: {error}") from error
+        raise ProfileError(f"not an export of Nsight Systems, or too large: {error}") from error
     every = [span for of in spans.values() for span in of]
     if not every:
         raise ProfileError("the export has no kernels")
@@ -335,6 +344,9 @@ def nsight_profile(path: Path, steps: int | None = None) -> Profile:
 
 # Read a profile of any supported format.
 
+
+MOST_OF_A_PROFILE, MOST_EVENTS = 1 << 29, 1 << 23
+"""Limits of a trace: its bytes, and the braces of its events."""
 
 SQLITE, GZIP = b"SQLite format 3\0", b"\x1f\x8b"
 
@@ -351,7 +363,16 @@ def read_profile(path: Path, steps: int | None = None) -> Profile:
         with path.open("rb") as file:
             if file.read(len(SQLITE)) == SQLITE:
                 return nsight_profile(path, steps)
-        text = path.read_bytes()
-        return kineto_profile(gzip.decompress(text) if text.startswith(GZIP) else text, steps)
+        return kineto_profile(_text_of(path), steps)
     except (*UNREADABLE, ProfileError) as error:
         raise ProfileError(f"{path}: {error}") from error
+
+
+def _text_of(path: Path) -> bytes:
+    """Return the text of a trace, which may be compressed. Raises ProfileError if it is too large, and OSError."""
+    text = read_bytes(path, MOST_OF_A_PROFILE)
+    if text.startswith(GZIP):
+        text = gzip.GzipFile(fileobj=BytesIO(text)).read(MOST_OF_A_PROFILE + 1)
+    if len(text) > MOST_OF_A_PROFILE or text.count(b"{") > MOST_EVENTS:
+        raise ProfileError(f"expected at most {MOST_OF_A_PROFILE} bytes and {MOST_EVENTS} braces: profile fewer steps")
+    return text
