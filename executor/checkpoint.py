@@ -35,6 +35,7 @@ from planner.graph.graph_json import to_data
 from planner.graph.ir import Entry, Graph, Tensor
 from planner.layout.region import holders, whole
 from planner.plans.plan import Plan
+from topologies.reading import read_bytes
 
 FORMAT = "checkpoint/2"
 MANIFEST = "manifest.json"
@@ -82,7 +83,7 @@ def write_manifest(path: Path, manifest: Manifest) -> None:
 
 def read_manifest(path: Path) -> Manifest:
     """Read a manifest. Raises CheckpointError, naming the file, or OSError."""
-    text = path.read_bytes()
+    text = read_bytes(path)
     if format_of(text) != FORMAT:
         raise CheckpointError(f"{path}: expected a manifest of format {FORMAT!r}, found another")
     try:
@@ -140,6 +141,8 @@ def last_checkpoint(path: Path) -> Path:
     Raises CheckpointError if there is none.
     """
     folders = [path] if (path / MANIFEST).exists() else checkpoints(path)
+    if _NAME.fullmatch(path.name) and not folders:
+        raise CheckpointError(f"{path}: expected a {MANIFEST}, found none: remove this folder to resume from another")
     if not folders:
         raise CheckpointError(f"{path}: expected checkpoints, found neither a {MANIFEST} nor a folder step-N")
     return folders[-1]
@@ -237,14 +240,14 @@ class Saver:
         hidden.rename(self._folder / name_of(step))
         _settle(self._folder)
         for old in checkpoints(self._folder)[:-KEPT]:
-            shutil.rmtree(old)
+            _remove(old)
 
 
 def _locked(folder: Path) -> TextIO:
     """Return the open file by which a folder, made if need be, is locked; the system frees the lock of a killed job."""
     folder.mkdir(parents=True, exist_ok=True)
     with named_errors(folder / LOCK):
-        file = (folder / LOCK).open("a+")
+        file = os.fdopen(os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666), "r+")
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # lockf would let in a second job of this process
         except BlockingIOError as error:
@@ -263,8 +266,13 @@ def _locked(folder: Path) -> TextIO:
 def _make_empty(hidden: Path) -> None:
     """Create a folder, and remove the incomplete ones of runs that were killed."""
     for left in hidden.parent.glob(".step-*.part"):
-        shutil.rmtree(left)
+        _remove(left)
     hidden.mkdir(parents=True)
+
+
+def _remove(folder: Path) -> None:
+    """Remove a folder; where a link has its name, only the link."""
+    (Path.unlink if folder.is_symlink() else shutil.rmtree)(folder)
 
 
 def _settle(path: Path) -> None:

@@ -167,6 +167,22 @@ def test_a_folder_takes_one_job_at_a_time(tmp_path):
     assert subprocess.run(line, check=False, capture_output=True, text=True, cwd=ROOT).stderr == ""
 
 
+def test_links_in_a_folder_are_not_followed(tmp_path):
+    """A folder may come from elsewhere: what its links lead to is neither emptied nor removed."""
+    trainer, kept = saved(tmp_path / "run"), tmp_path / "kept"
+    kept.mkdir()
+    (kept / "file").write_text("as before")
+    for name in ("step-00000001", ".step-00000003.part"):
+        (tmp_path / "run" / name).symlink_to(kept)
+    Saver(tmp_path / "run", trainer, "random", "constant").save(3)
+    assert {path.name for path in (tmp_path / "run").iterdir()} == {".lock", "step-00000002", "step-00000003"}
+    (tmp_path / "run" / ".lock").unlink()
+    (tmp_path / "run" / ".lock").symlink_to(kept / "file")
+    with pytest.raises(SharedError, match=r"\.lock: Too many levels of symbolic links"):
+        Saver(tmp_path / "run", trainer, "random", "constant")
+    assert (kept / "file").read_text() == "as before"
+
+
 def test_a_full_disk_leaves_the_old_checkpoint(tmp_path, monkeypatch):
     saver = Saver(tmp_path, saved(tmp_path), "random", "constant")
 
