@@ -6,9 +6,10 @@ import pickle
 import shutil
 from collections.abc import Mapping
 from concurrent.futures import Future
+from dataclasses import is_dataclass
 from io import BytesIO
 from pathlib import Path, PosixPath
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.distributed as dist
@@ -151,8 +152,29 @@ class _Copies(AsyncStager):
         """Do nothing: nothing is open."""
 
 
-class _Index(pickle.Unpickler):
+READS: Mapping[int, Any] = pickle._Unpickler.dispatch
+"""What a pickle's operations do, by their codes."""
+
+
+class _Index(pickle._Unpickler):
     """Reads `.metadata`, which may contain descriptions of tensors but no other code."""
+
+    stack: list[Any]
+
+    def load(self) -> Metadata:
+        """Return the index. Raises UnpicklingError if it names files outside its folder."""
+        index: Metadata = super().load()
+        if away := [of.relative_path for of in index.storage_data.values() if "/" in of.relative_path]:
+            raise pickle.UnpicklingError(f"expected files of this folder, found {away[0]}")
+        return index
+
+    def set_state(self) -> None:
+        """Set the fields of a description. Raises UnpicklingError for a class, which this process uses elsewhere."""
+        if not is_dataclass(type(self.stack[-2])):
+            raise pickle.UnpicklingError(f"expected fields of descriptions, found fields of {self.stack[-2]!r}")
+        READS[pickle.BUILD[0]](self)
+
+    dispatch: ClassVar[dict[int, Any]] = {**READS, pickle.BUILD[0]: set_state}
 
     def find_class(self, module: str, name: str) -> Any:
         """Return a class of an index. Raises UnpicklingError for anything else."""
@@ -172,7 +194,7 @@ class _Reader(filesystem.FileSystemReader):
         path = Path(self.path) / COMPLETE
         try:
             with path.open("rb") as file:
-                index: Metadata = _Index(file).load()
+                index = _Index(file).load()
             index.storage_meta = index.storage_meta or metadata.StorageMeta()
             index.storage_meta.load_id = self.load_id
         except Exception as error:  # any kind, depending on the damage

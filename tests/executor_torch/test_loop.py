@@ -259,15 +259,26 @@ def touched(tmp_path):
     return path
 
 
+PARENT_OF_ALL_PATHS = b"cpathlib\nPosixPath\n(N(dVparent\nV/\nstb."
+"""A pickle that sets an attribute of a class."""
+
+
 @pytest.mark.parametrize(
-    "index", [Runs, lambda path: torch.load, lambda path: print], ids=["shell", "torch", "builtin"]
+    ("index", "says"),
+    [
+        (lambda path, _: pickle.dumps(Runs(path)), "descriptions of tensors"),
+        (lambda *_: pickle.dumps(torch.load), "descriptions of tensors"),
+        (lambda *_: pickle.dumps(print), "descriptions of tensors"),
+        (lambda *_: PARENT_OF_ALL_PATHS, "fields of descriptions"),
+        (lambda _, index: index.replace(b"__0_0.distcp", b"/elsewhere12"), "files of this folder"),
+    ],
 )
-def test_nothing_runs_that_an_index_names(alone, tmp_path, touched, index):
+def test_nothing_runs_that_an_index_names(alone, tmp_path, touched, index, says):
     _, training = distributed()
     training.save(tmp_path).result()
     (metadata,) = tmp_path.glob("step-*/.metadata")
-    metadata.write_bytes(pickle.dumps(index(touched)))
-    with pytest.raises((CheckpointException, CheckpointError), match="expected descriptions of tensors, found"):
+    metadata.write_bytes(index(touched, metadata.read_bytes()))
+    with pytest.raises((CheckpointException, CheckpointError), match=f"expected {says}, found"):
         training.resume(tmp_path)
     assert not touched.exists()
 
@@ -488,8 +499,7 @@ class Weighed(nn.Module):
 def test_what_was_not_planned_is_refused_and_not_left_unread(alone):
     given, training = distributed()
     with pytest.raises(
-        InputError,
-        match=r"expected the 2 inputs and targets .* \(input, target\), found 3, among them input1: ",
+        InputError, match=r"expected the 2 inputs and targets .* \(input, target\), found 3, among them input1: "
     ):
         training.step(given.inputs * 2, given.targets)
     x, y, mask = torch.randn(8, 6), torch.randint(3, (8,)), torch.ones(8)
