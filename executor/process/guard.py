@@ -108,6 +108,7 @@ def guard() -> None:
         server.close()
     _die_with_guard()
     atexit.register(_die_with_guard)
+    atexit.register(os.kill, os.getppid(), signal.SIGCONT)  # a guard that was stopped reports how this rank ends
     threading.Thread(target=_await_guard, args=(alive, place[1], launcher), daemon=True).start()
 
 
@@ -228,7 +229,7 @@ class _Guard:
     def _on_silence(self, silent: Sequence[tuple[int, str]]) -> None:
         """End the job because these ranks are silent; if there are none, another guard has reported why."""
         ranks, hosts = ", ".join(str(rank) for rank, _ in silent), ", ".join(dict.fromkeys(host for _, host in silent))
-        is_first = not self._rank or is_first_on_host()
+        is_first = self._rank < 2 or is_first_on_host()  # only rank 0 can be silent for others
         reason = f"no heartbeat for {self._silence_s:g} s: stopped, or its host or the link to it is down"
         self._end(f"rank{'s' * (len(silent) > 1)} {ranks} on {hosts}: {reason}" if silent and is_first else "")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import signal
 import sys
 import traceback
 from collections.abc import Callable, Mapping
@@ -119,6 +120,8 @@ def abort_job(ranks: Cluster, kind: type[BaseException], error: BaseException, t
         os._exit(status)  # the guard reports it
     else:
         print(f"error: {where}{message}", file=sys.stderr, flush=True)
+    if is_guarded():
+        os.kill(os.getppid(), signal.SIGCONT)  # even if it was stopped, it reports how this process ends
     ranks.abort(status or JOB_FAILED)
 
 

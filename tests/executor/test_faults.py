@@ -132,10 +132,10 @@ def test_the_plan_need_be_on_one_host_only(mpi, plan, tmp_path):
     assert (done.returncode, errors(done)) == (0, [])
 
 
-ON_RANK_1 = """
+ON_A_RANK = """
 import os, signal, threading, time
 from mpi4py import MPI
-if MPI.COMM_WORLD.rank == 1:
+if MPI.COMM_WORLD.rank == {rank}:
     def send():
         time.sleep(1)
         while {disk!r} and sum(os.stat(file).st_size for file in os.scandir({disk!r})) < 4096:
@@ -147,10 +147,10 @@ if MPI.COMM_WORLD.rank == 1:
 """
 
 
-def signalled(tmp_path, *, disk="", **what):
-    """Write operators that send rank 1 a signal after a second; if a disk of 4 KiB is named, once it is full."""
+def signalled(tmp_path, *, disk="", rank=1, **what):
+    """Write operators that send a rank a signal after a second; if a disk of 4 KiB is named, once it is full."""
     path = tmp_path / "signalled.py"
-    path.write_text(ON_RANK_1.format(disk=str(disk), **what))
+    path.write_text(ON_A_RANK.format(disk=str(disk), rank=rank, **what))
     return path
 
 

@@ -25,19 +25,26 @@ TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--np
 
 
 @pytest.mark.parametrize(
-    ("process", "reason"),
+    ("rank", "process", "reason"),
     [
-        ("os.getpid()", "stopped by signal 19 (Stopped (signal))"),
-        ("os.getppid()", SILENT),
+        (1, "os.getpid()", "stopped by signal 19 (Stopped (signal))"),
+        *((rank, "os.getppid()", SILENT) for rank in (0, 1)),
     ],
-    ids=["rank", "guard"],
+    ids=["rank", "guard of rank 0", "guard"],
 )
-def test_a_stopped_rank_is_named(plan, tmp_path, process, reason):
-    stopper = signalled(tmp_path, process=process, signal="SIGSTOP")
+def test_a_stopped_rank_is_named(plan, tmp_path, rank, process, reason):
+    stopper = signalled(tmp_path, rank=rank, process=process, signal="SIGSTOP")
     done = run(mpich(), "-n", "2", *EXECUTE, plan, *ENDLESS, "--operators", stopper)
-    assert one_line(mpich(), done) == f"error: rank 1 on {HOST}: {reason}"
+    assert one_line(mpich(), done) == f"error: rank {rank} on {HOST}: {reason}"
     assert done.returncode == 1
     assert processes_of(plan) == []
+
+
+def test_a_guard_that_is_stopped_when_its_rank_ends(plan, tmp_path):
+    stopper = signalled(tmp_path, process="os.getppid()", signal="SIGSTOP")
+    stopper.write_text(stopper.read_text() + "\n\ntime.sleep(2)\n")
+    done = run(mpich(), "-n", "2", *EXECUTE, plan, "--operators", stopper)
+    assert (done.returncode, errors(done), processes_of(plan)) == (0, [], [])
 
 
 def test_who_need_not_beat_may_stop(plan, tmp_path):
