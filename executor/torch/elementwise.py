@@ -212,11 +212,8 @@ CHOICES = re.compile(
 
 def call_operator(call: KernelCall) -> None:
     """Write the results of the operator."""
-    try:
-        with torch.no_grad():
-            results = _results(call, _operands(call))
-    except (RuntimeError, IndexError) as error:
-        raise DataError(f"{call.attributes['target']}: {str(error).partition(chr(10))[0]}") from error
+    with torch.no_grad():
+        results = _results(call, _operands(call))
     for out, result in zip(call.outputs, results, strict=True):
         if result.shape != out.shape:
             raise DataError(
@@ -314,4 +311,19 @@ def _decoded(value: Any, operands: list[torch.Tensor]) -> Any:
     return constant
 
 
-OPAQUE_KERNELS: dict[str, Kernel] = {CALL: call_operator, GRADIENT: call_gradient}
+def _refusing(kernel: Kernel) -> Kernel:
+    """Return the kernel so that what PyTorch raises for its operands or arguments is a DataError with its name."""
+
+    def run_kernel(call: KernelCall) -> None:
+        try:
+            kernel(call)
+        except InputError:
+            raise
+        except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
+            reason = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+            raise DataError(f"{call.attributes['target']}: {reason}") from error
+
+    return run_kernel
+
+
+OPAQUE_KERNELS: dict[str, Kernel] = {CALL: _refusing(call_operator), GRADIENT: _refusing(call_gradient)}
