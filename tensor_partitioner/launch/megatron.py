@@ -299,8 +299,8 @@ def _vocabulary(fields: Fields, tp: int) -> int:
     words = fields.whole("vocab-size") or TOKENIZERS.get((fields.text("tokenizer-type") or "").lower())
     tokenizer = fields.text("tokenizer-model", "tokenizer-name-or-path")
     if words is None:
-        with suppress(GraphError, OSError):  # the published model that the tokenizer is named after
-            words = size_of(f"{PREFIX}{tokenizer}").vocabulary
+        with suppress(GraphError):  # the published model that the tokenizer is named after; no file is read
+            words = size_of(f"{PREFIX}{tokenizer}".removesuffix(".json")).vocabulary
     if words is None:
         words = USUAL_WORDS
         fields.assumed.append(f"vocabulary {words}")
