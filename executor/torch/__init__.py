@@ -1,7 +1,7 @@
 """Run plans with PyTorch: ranks of torchrun, PyTorch's memory, kernels and messages, and its files.
 
-Importing this package imports PyTorch, which otherwise only `planner.pytorch` does. It registers what calls PyTorch's
-operators, and the reader of its files, with the executor.
+Importing this package imports PyTorch, which otherwise only `planner.pytorch` does. It registers the kernels that call
+PyTorch's operators, and the reader of its files, with the executor.
 """
 
 from __future__ import annotations
@@ -13,16 +13,14 @@ from typing import Any
 import torch
 
 from executor.backend import ON_STREAM
-from executor.kernels import KERNELS, LIBRARIES, KernelCall
+from executor.kernels import KERNELS, LIBRARIES
 from executor.torch.batches import read
 from executor.torch.distributed import Distributed as Distributed, distribute as distribute
+from executor.torch.elementwise import OPAQUE_KERNELS
 from executor.torch.kernels import KERNEL_SET
 from executor.values import ArrayModule
 from executor.weights import ANY_OTHER, READERS
-from planner.errors import InputError
 from planner.failures import describe_failure, out_of_memory
-from planner.graph.opaque_ops import CALL, GRADIENT
-from planner.pytorch.nodes import extension
 
 
 @contextmanager
@@ -43,15 +41,7 @@ def on_stream_of(xp: ArrayModule) -> Iterator[None]:
         yield
 
 
-def called(call: KernelCall) -> None:
-    """Call PyTorch's operator by an installed package. Raises InputError if there is none."""
-    op = GRADIENT if "arriving" in call.attributes else CALL
-    if op not in extension().kernels:
-        raise InputError(f"{call.attributes['target']}: needs pip install extras/rare_operators")
-    extension().kernels[op](call)
-
-
-KERNELS.update(dict.fromkeys((CALL, GRADIENT), called))
+KERNELS.update(OPAQUE_KERNELS)
 LIBRARIES["torch"] = KERNEL_SET
 ON_STREAM.append(on_stream_of)
 READERS[ANY_OTHER] = read

@@ -23,7 +23,7 @@ from planner.grouping import grouped
 from planner.pytorch.arguments import Arguments, DefectError, Inputs, contained, conversion_failed
 from planner.pytorch.capture.functionalization import changes_first
 from planner.pytorch.capture.trace import Step, TracedModule, is_data, is_parameter, traced
-from planner.pytorch.nodes import ANY, advice, bound, example, extension, leaves, line_of, packet, place_of, where
+from planner.pytorch.nodes import advice, bound, example, extension, leaves, line_of, packet, place_of, where
 from planner.pytorch.private import OpOverload
 from planner.pytorch.rewrite.axes import Cuts, Value
 from planner.pytorch.rewrite.constants import (
@@ -44,10 +44,22 @@ from planner.pytorch.state.state_dict import entries, refuse_shared_data, refuse
 from planner.pytorch.translate import families  # noqa: F401  # for the converters that they enter
 from planner.pytorch.translate.call import CONVERTERS, TracedCall, UnsupportedError, refuse_unread
 from planner.pytorch.translate.decompositions import REFUSED, decompose
+from planner.pytorch.translate.opaque_ops import called
 from planner.pytorch.translate.translation import UNKNOWN, Translation
 
 FIXED = " (for example, selection by a mask): use torch.where, or equally many indices in every batch"
 """Advice about a tensor whose extent depends on data."""
+
+TAKEN_WHOLE = (
+    "linalg_cholesky", "cholesky", "linalg_cholesky_ex", "cholesky_solve", "cholesky_inverse", "linalg_inv_ex",
+    "linalg_inv", "inverse", "linalg_solve", "linalg_solve_ex", "_linalg_solve_ex", "linalg_solve_triangular",
+    "triangular_solve", "linalg_lstsq", "linalg_pinv", "pinverse", "linalg_det", "_linalg_det", "det", "logdet",
+    "linalg_slogdet", "_linalg_slogdet", "slogdet", "linalg_eigh", "_linalg_eigh", "linalg_eigvalsh", "linalg_svd",
+    "_linalg_svd", "linalg_svdvals", "svd", "linalg_qr", "qr", "linalg_matrix_exp", "matrix_exp",
+    "linalg_householder_product", "median", "nanmedian", "kthvalue", "mode", "pdist",
+    "lgamma", "digamma", "polygamma", "mvlgamma", "erfc", "erfinv",
+)  # fmt: skip
+"""Operators called as they are, with their gradients: most work on whole matrices, rows or sequences."""
 
 NUMBERS = ("item", "_local_scalar_dense")
 """Operators that convert a tensor to a Python number."""
@@ -134,10 +146,8 @@ def _selecting(
 def _translated(trace: TracedModule, trained: Iterable[nn.Parameter] | None, opaque_unknown: bool) -> _Pass:
     """Translate a trace; try PyTorch's decompositions for unsupported operators, then calls of PyTorch.
 
-    A call is not split, so operators with a gradient are called only with `opaque_unknown`, or by name.
+    A call is not split, so operators with a gradient are called only with `opaque_unknown`, except matrix operators.
     """
-    if opaque_unknown and ANY not in extension().whole:
-        raise GraphError("--opaque-unknown: calls of unknown operators need pip install extras/rare_operators")
     refuse_untracked(trace)
     refuse_shared_memory(trace)
     frozen = _frozen(trace.parameters.values(), trained) | unreached(trace)
@@ -169,7 +179,7 @@ def _is_in_place(node: Node) -> bool:
 
 
 def _may_be_called(node: Node, reached: AbstractSet[Node]) -> bool:
-    return (ANY if node not in reached else packet(node)) in extension().whole
+    return node not in reached or packet(node) in TAKEN_WHOLE
 
 
 def _with_cuts(trace: TracedModule, frozen: frozenset[int], whole: AbstractSet[Node]) -> _Pass:
@@ -296,8 +306,7 @@ class _Pass:
             raise UnsupportedError(f"{node.target._schema.name} is not supported (or --opaque-unknown)")
         call = self._call(name, node)
         if node in self.whole:
-            arguments = {key: call.value(argument) for key, argument in call.arguments.items()}
-            return extension().whole[ANY](self.t, node, arguments)
+            return called(self.t, node, {key: call.value(argument) for key, argument in call.arguments.items()})
         result = CONVERTERS[name](self.t, call)
         refuse_unread(call, node.target._schema)
         return result

@@ -33,8 +33,6 @@ class Extension(NamedTuple):
     - `of_exports`: functions that rewrite what PyTorch exported.
     - `rewrites`: functions that rewrite a trace, or return False.
     - `around`: context managers around tracing.
-    - `whole`: what adds the node of an operator that runs whole, by the operator's name, and under `ANY` for any other.
-    - `kernels`: the kernels of these nodes, by operator of the graph.
     """
 
     compositions: Functions
@@ -42,12 +40,6 @@ class Extension(NamedTuple):
     of_exports: Functions
     rewrites: Functions
     around: Functions
-    whole: Functions = {}  # noqa: RUF012 -- never written
-    kernels: Functions = {}  # noqa: RUF012
-
-
-ANY = ""
-"""Stands for operators that are called whole without a gradient, or with one if asked for."""
 
 
 @cache

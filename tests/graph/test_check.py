@@ -32,7 +32,10 @@ def moved_last(graph, name):
 
 
 DAMAGES = {
-    "unknown operator": (lambda g: with_node(g, "relu1", op="rellu"), "node 'relu1' (rellu): unknown operator 'rellu'"),
+    "unknown operator": (
+        lambda g: with_node(g, "relu1", op="rellu"),
+        "node 'relu1' (rellu): unknown operator 'rellu'",
+    ),
     "operand count": (
         lambda g: with_node(g, "relu1", inputs=("fc1", "fc1")),
         "node 'relu1' (relu): expected 1 operands (x), found 2",
@@ -123,7 +126,10 @@ DAMAGES = {
         lambda g: with_tensor(g, "fc1", init=Init("zeros")),
         "tensor 'fc1': node 'fc1' (mm) produces it, so it must have no init",
     ),
-    "no init": (lambda g: with_tensor(g, "fc1.w", init=None), "tensor 'fc1.w': no node produces it and it has no init"),
+    "no init": (
+        lambda g: with_tensor(g, "fc1.w", init=None),
+        "tensor 'fc1.w': no node produces it and it has no init",
+    ),
     "uniform without scale": (lambda g: with_tensor(g, "fc1.w", init=Init("uniform")), "tensor 'fc1.w': a uniform"),
     "integers without bound": (
         lambda g: with_tensor(g, "labels", init=Init("integers")),
@@ -180,7 +186,8 @@ def test_what_is_wrong_is_named(graph, damage):
 
 
 @pytest.mark.parametrize(
-    ("name", "value"), [("stride", (0, 1)), ("stride", (True, 1)), ("stride", 2), ("padding", (-1, 0))]
+    ("name", "value"),
+    [("stride", (0, 1)), ("stride", (True, 1)), ("stride", 2), ("padding", (-1, 0))],
 )
 def test_window_attributes_have_a_range(name, value):
     graph = build("cnn-1-2", batch=2, image=4)

@@ -1,7 +1,5 @@
 """What is said of operators that few modules have where the package of them is not installed."""
 
-from types import SimpleNamespace
-
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -9,10 +7,7 @@ torch = pytest.importorskip("torch")
 import torch.nn.functional as F  # noqa: E402, N812
 from torch import nn  # noqa: E402
 
-import executor.torch  # noqa: E402, F401  # for the kernels that call PyTorch
-from executor.kernels import KERNELS  # noqa: E402
-from planner.errors import GraphError, InputError  # noqa: E402
-from planner.graph.opaque_ops import CALL  # noqa: E402
+from planner.errors import GraphError  # noqa: E402
 from planner.pytorch import from_torch, nodes  # noqa: E402
 from planner.pytorch.user_model import UserModel  # noqa: E402
 from tests.launcher import in_one_line  # noqa: E402
@@ -45,8 +40,6 @@ def labels(self, x, words, lengths):
 
 
 RARE = {
-    "a matrix": lambda self, x, words, lengths: torch.linalg.inv(x[:, :ROWS]),
-    "unknown": lambda self, x, words, lengths: x.sum() * torch.cumsum(words, 1).gcd(words).sum(),
     "a product": lambda self, x, words, lengths: x.cumprod(1),
     "an activation": lambda self, x, words, lengths: F.celu(x),
     "a transform": lambda self, x, words, lengths: torch.fft.rfft(x).abs(),
@@ -69,16 +62,10 @@ def model_of(function):
     )
 
 
-@pytest.mark.parametrize("opaque_unknown", [False, True])
 @pytest.mark.parametrize("function", RARE.values(), ids=RARE)
-def test_one_line_names_the_package(function, opaque_unknown, alone):
+def test_one_line_names_the_package(function, alone):
     with in_one_line(GraphError, "pip install extras/rare_operators"):
-        from_torch(*model_of(function)[:2], opaque_unknown=opaque_unknown)
-
-
-def test_a_call_at_run_time_names_the_package(alone):
-    with in_one_line(InputError, "aten.gcd.default: needs pip install extras/rare_operators"):
-        KERNELS[CALL](SimpleNamespace(attributes={"target": "aten.gcd.default"}))
+        from_torch(*model_of(function)[:2])
 
 
 READ = r"\S+test_never_wrong\.py:\d+: turn is complex; .*pip install"

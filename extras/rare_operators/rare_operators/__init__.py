@@ -3,7 +3,6 @@
 import torch.nn.functional as F  # noqa: N812
 
 from planner.pytorch.nodes import Extension
-from rare_operators.called_whole import CALLS, WHOLE
 from rare_operators.complex_numbers import real_alone
 from rare_operators.elements import ELEMENTS
 from rare_operators.mapped import mapped_one_by_one
@@ -25,6 +24,4 @@ EXTENSION = Extension(
     of_exports={"complex numbers": real_alone},
     rewrites={"selections": spread_selections},
     around={"vmap": mapped_one_by_one, "masks": MasksAlike},
-    whole=WHOLE,
-    kernels=CALLS,
 )

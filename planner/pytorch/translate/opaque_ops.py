@@ -2,33 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from importlib import import_module
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 
-from planner.errors import DataError, InputError
 from planner.graph.ir import Value as Attribute
-from planner.graph.opaque_ops import CALL, GRADIENT, register_called
-from planner.pytorch.nodes import ANY, example, leaves
+from planner.graph.opaque_ops import CALL, register_called
+from planner.pytorch.nodes import example, leaves
 from planner.pytorch.private import OpOverload
 from planner.pytorch.rewrite.axes import Value
 from planner.pytorch.rewrite.views import dense
 from planner.pytorch.state.contents import DTYPES
 from planner.pytorch.translate.call import UnsupportedError
 from planner.pytorch.translate.translation import Translation
-
-TAKEN_WHOLE = (
-    "linalg_cholesky", "cholesky", "linalg_cholesky_ex", "cholesky_solve", "cholesky_inverse", "linalg_inv_ex",
-    "linalg_inv", "inverse", "linalg_solve", "linalg_solve_ex", "_linalg_solve_ex", "linalg_solve_triangular",
-    "triangular_solve", "linalg_lstsq", "linalg_pinv", "pinverse", "linalg_det", "_linalg_det", "det", "logdet",
-    "linalg_slogdet", "_linalg_slogdet", "slogdet", "linalg_eigh", "_linalg_eigh", "linalg_eigvalsh", "linalg_svd",
-    "_linalg_svd", "linalg_svdvals", "svd", "linalg_qr", "qr", "linalg_matrix_exp", "matrix_exp",
-    "linalg_householder_product", "median", "nanmedian", "kthvalue", "mode", "pdist",
-    "lgamma", "digamma", "polygamma", "mvlgamma", "erfc", "erfinv",
-)  # fmt: skip
-"""Operators called as they are, with their gradients: most work on whole matrices, rows or sequences."""
 
 
 def called(t: Translation, node: torch.fx.Node, arguments: Mapping[str, Any]) -> Value | tuple[Value, ...]:
@@ -92,23 +79,3 @@ def _differentiable(t: Translation, operands: list[Value], results: list[torch.T
     if not any(result.is_floating_point() for result in results):
         return ()
     return tuple(number for number, value in enumerate(operands) if "float" in t.dtype(value))
-
-
-WHOLE: Mapping[str, Callable[..., Any]] = dict.fromkeys((ANY, *TAKEN_WHOLE), called)
-"""What adds the node of an operator, by its name."""
-
-
-def _kernel(call: Any) -> None:
-    """Run the kernel of a call, which the import itself never needs."""
-    kernels: Any = import_module("rare_operators.called_kernels")
-    try:
-        (kernels.call_gradient if "arriving" in call.attributes else kernels.call_operator)(call)
-    except InputError:
-        raise
-    except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
-        reason = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
-        raise DataError(f"{call.attributes['target']}: {reason}") from error
-
-
-CALLS: Mapping[str, Callable[..., Any]] = dict.fromkeys((CALL, GRADIENT), _kernel)
-"""Kernels by operator of the graph."""
