@@ -281,10 +281,7 @@ def _backward(forward: Operator, describe: Callable[[Function], Function], funct
 
 def _operators() -> Iterator[Operator]:
     """Yield the operators of all rows, and their backward operators."""
-    for rows, make, describe in (
-        ({**UNARY, **SCALAR}, _unary, of_elements),
-        (BINARY, _binary, of_broadcast_elements),
-    ):
+    for rows, make, describe in (({**UNARY, **SCALAR}, _unary, of_elements), (BINARY, _binary, of_broadcast_elements)):
         for name, function in rows.items():
             yield (forward := make(name, function))
             if name not in (*LEVEL, *FLAT, *PASSING):

@@ -40,8 +40,7 @@ def convolution(
     if groups == 1:
         return lambda n, co, y, x: Sum(lambda ci, dy, dx: input[n, ci, *at(y, x, dy, dx)] * weight[co, ci, dy, dx])
     return lambda n, co, y, x, g=groups: place(
-        (n, (g, co), y, x),
-        Sum(lambda ci, dy, dx: input[n, (g, ci), *at(y, x, dy, dx)] * weight[(g, co), ci, dy, dx]),
+        (n, (g, co), y, x), Sum(lambda ci, dy, dx: input[n, (g, ci), *at(y, x, dy, dx)] * weight[(g, co), ci, dy, dx])
     )
 
 
@@ -53,8 +52,7 @@ def convolution_backward_input(
     if groups == 1:
         return lambda n, ci, y, x: Sum(lambda co, dy, dx: grad[n, co, *at(y, x, dy, dx)] * weight[co, ci, dy, dx])
     return lambda n, ci, y, x, g=groups: place(
-        (n, (g, ci), y, x),
-        Sum(lambda co, dy, dx: grad[n, (g, co), *at(y, x, dy, dx)] * weight[(g, co), ci, dy, dx]),
+        (n, (g, ci), y, x), Sum(lambda co, dy, dx: grad[n, (g, co), *at(y, x, dy, dx)] * weight[(g, co), ci, dy, dx])
     )
 
 
@@ -66,8 +64,7 @@ def convolution_backward_weight(
     if groups == 1:
         return lambda co, ci, dy, dx: Sum(lambda n, y, x: grad[n, co, y, x] * input[n, ci, *at(y, x, dy, dx)])
     return lambda co, ci, dy, dx, g=groups: place(
-        ((g, co), ci, dy, dx),
-        Sum(lambda n, y, x: grad[n, (g, co), y, x] * input[n, (g, ci), *at(y, x, dy, dx)]),
+        ((g, co), ci, dy, dx), Sum(lambda n, y, x: grad[n, (g, co), y, x] * input[n, (g, ci), *at(y, x, dy, dx)])
     )
 
 

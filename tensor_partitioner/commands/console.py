@@ -10,7 +10,7 @@ import shutil
 import sys
 import traceback
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from pathlib import Path
@@ -177,23 +177,8 @@ operators_option = click.option(
 """The option of every command that works with operators. Pass its value to `load_operators`."""
 
 
-REMOVED: Mapping[str, str] = {
-    "--export": "the command export-plan",
-    "--frontier": "plan --memory BYTES, or decide --all for every strategy",
-    "--largest-batch": "decide, which finds the largest batch that fits",
-    "--plot": "the command report",
-    "--sliders": "decide --vary",
-    "--stop-on-nan": "--on-nan stop",
-    "--sweep": "decide --vary",
-    "--system": "--parallel",
-}
-"""Options of earlier versions, and what to use in their place."""
-
-
 @describe_failure.register
 def _refused(error: click.ClickException) -> tuple[str, int]:
-    if isinstance(error, click.NoSuchOption) and (replacement := REMOVED.get(error.option_name)):
-        return f"{error.option_name} was removed: use {replacement}", BAD_INPUT
     return one_line(error.format_message()), BAD_INPUT
 
 

@@ -15,7 +15,7 @@ from planner.report.schema import ReportError
 from planner.report.tables import facts
 from tdl import TDLError
 from tensor_partitioner import display
-from tensor_partitioner.commands.console import REMOVED, Command, command_errors, register_group, stdout
+from tensor_partitioner.commands.console import Command, command_errors, register_group, stdout
 from tensor_partitioner.commands.decide import main as decide
 from tensor_partitioner.commands.entry import COMMANDS
 from tensor_partitioner.display import TrackedTask, status, tracked
@@ -73,22 +73,6 @@ def test_usage_errors(capsys):
         shown = capsys.readouterr()
         assert shown.err.count("\n") == (1 if expected else 0)
         assert shown.out == ("" if expected else "3\n")
-
-
-@pytest.mark.parametrize("name", REMOVED)
-def test_an_option_of_an_earlier_version_names_its_replacement(name, capsys):
-    with pytest.raises(SystemExit) as ended:
-        decide(["gpt2", "--topo", "hgx-h100", name])
-    assert (ended.value.code, capsys.readouterr().err) == (2, f"error: {name} was removed: use {REMOVED[name]}\n")
-
-
-def test_no_option_of_a_command_is_removed():
-    modules = [import_module(f"tensor_partitioner.commands.{name.partition('-')[0]}") for name in COMMANDS]
-    scripts = [getattr(module, "execute", getattr(module, "calibrate", module.main)) for module in modules]
-    commands = [getattr(script, "command", script) for script in scripts]
-    options = {flag for command in commands for option in command.params for flag in option.opts}
-    assert {"--stack", "--topo", "--steps"} <= options
-    assert not options & REMOVED.keys()
 
 
 def work(monkeypatch, *, on_terminal):
