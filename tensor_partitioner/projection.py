@@ -94,16 +94,10 @@ def job_of(inner: Inner, batch: int, parallel: Parallel, machine: Cluster, stack
     blocks = blocks_of(inner.replica, runs, device, within)
     blocks, tied_bytes = _with_tied(blocks, inner.replica, parallel.pp)
     return Job(
-        blocks=repeated(blocks, inner.layers),
-        parallel=parallel,
-        micro_batches=parallel.micro_batches(batch),
-        samples=batch,
-        stack=runs,
-        device=device,
-        network=network_of(machine, parallel, runs),
-        dtype=inner.dtype,
+        blocks=repeated(blocks, inner.layers), parallel=parallel, micro_batches=parallel.micro_batches(batch),
+        samples=batch, stack=runs, device=device, network=network_of(machine, parallel, runs), dtype=inner.dtype,
         tied_bytes=tied_bytes,
-    )
+    )  # fmt: skip
 
 
 def network_of(machine: Cluster, parallel: Parallel, stack: Stack) -> Network:
@@ -167,17 +161,11 @@ def simulated_step(plan: Plan, batch: int, machine: Machine, work: Work) -> Proj
     assert memory is not None
     shares = {IDEAL: least_s, INEFFICIENCY_AND_WAITING: seconds - exposed_s - least_s, COMMUNICATION: exposed_s}
     return Projection(
-        seconds=seconds,
-        samples=batch,
-        devices=plan.workers,
-        micro_batches=plan.graph.micro_batches,
-        model_operations=work.operations,
-        hardware_operations=work.operations,
-        dtype=work.dtype,
-        peak_flop_per_s=fmean(device.peak(work.dtype) for device in devices),
-        shares=shares,
+        seconds=seconds, samples=batch, devices=plan.workers, micro_batches=plan.graph.micro_batches,
+        model_operations=work.operations, hardware_operations=work.operations, dtype=work.dtype,
+        peak_flop_per_s=fmean(device.peak(work.dtype) for device in devices), shares=shares,
         memory=tuple(MemoryLine(what, nbytes) for what, nbytes in memory.by_kind.items()),
         capacity_bytes=memory.capacity_bytes or float("inf"),
         stages=(StageLine("-", "-", seconds - exposed_s, 0.0, memory.peak_bytes),),
         sent_bytes={axes: round(n / plan.workers) for axes, n in by_axis(plan.bytes, plan.ways).items()},
-    )
+    )  # fmt: skip

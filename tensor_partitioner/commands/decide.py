@@ -208,16 +208,10 @@ def _decided(source: str, options: Mapping[str, Any]) -> Decision:
     if forbids:
         raise click.UsageError(f"--pins {options['pins_file']}: decide has no forbidden placements, found {forbids[0]}")
     return decide(
-        source,
-        options["topo"],
-        batch=batch,
-        engine=options.get("engine"),
-        stack=options["stack"],
-        budget_s=options["budget"],
-        pins=(*(pin.asked for pin in pins), *options["pins"]),
-        measured=options.get("measured"),
-        **given,
-    )
+        source, options["topo"], batch=batch, engine=options.get("engine"), stack=options["stack"],
+        budget_s=options["budget"], pins=(*(pin.asked for pin in pins), *options["pins"]),
+        measured=options.get("measured"), **given,
+    )  # fmt: skip
 
 
 def planned_for_time(source: str, options: Mapping[str, Any]) -> tuple[Plan, str]:

@@ -94,15 +94,11 @@ def diagnose(launch: LaunchFile, machine: Cluster, measured: str | None = None) 
     tokens = None if tokens is None else tokens * batch // (batch_size(graph) or 1)
     per_device = launch.engine == "torchtitan"
     return Diagnosis(
-        launch=launch,
-        machine=machine,
-        parallel=parallel,
-        step=step,
-        tokens=tokens,
+        launch=launch, machine=machine, parallel=parallel, step=step, tokens=tokens,
         band=band(published_scores(), experts=experts_of(graph) > 1),
         measured_s=None if measured is None else seconds_of(measured, step, tokens, tps_of_device=per_device),
         changes=tuple(_changes(launch, source, machine, parallel, step)),
-    )
+    )  # fmt: skip
 
 
 def _changes(

@@ -217,18 +217,14 @@ class Execution:
     def _settings(self, request: JobRequest, result: JobResult) -> dict[str, Setting]:
         on_host: dict[str, Setting] = {"blas": blas(threadpool_info())} if request.xp is np else {}
         return {
-            "backend": request.xp.__name__,
-            **on_host,
-            "kernels": result.library,
+            "backend": request.xp.__name__, **on_host, "kernels": result.library,
             **({"tf32": True} if self.options["tf32"] and request.xp is not np else {}),
             "transport": transports_between(request.transport, self.ranks.size, self.ranks.ranks_on_host),
             **({"collectives": "library"} if self.options["collectives"] == "library" else {}),
-            "prefetch": self.options["prefetch"],
-            "data": request.data.identity,
+            "prefetch": self.options["prefetch"], "data": request.data.identity,
             **({} if request.weights is None else {"weights": request.weights.where}),
-            "schedule": request.schedule.text,
-            "hardware": hardware(request.xp, self.ranks),
-        }
+            "schedule": request.schedule.text, "hardware": hardware(request.xp, self.ranks),
+        }  # fmt: skip
 
     def _write(self, reports: Sequence[Report], result: JobResult) -> None:
         """Write the reports so far, and the trace of the last one."""

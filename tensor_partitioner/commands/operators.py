@@ -47,17 +47,13 @@ def entry(name: str) -> CatalogEntry:
             raise tdl.TDLError(f"{name}: {error}") from error
         description = operator.describe(tuple(operand.ndim for operand in case.operands), case.attributes)
     return CatalogEntry(
-        name=name,
-        category=operator.category,
-        operands=tuple(operator.operands),
-        attributes=tuple(operator.attributes),
+        name=name, category=operator.category, operands=tuple(operator.operands), attributes=tuple(operator.attributes),
         variables=description.variables if description else (),
         strategies={key: strategy.reducer for key, strategy in description.strategies.items()} if description else {},
         refusals=dict(description.refusals) if description else {},
-        is_elementwise=description.is_elementwise if description else None,
-        has_kernel=name in KERNELS,
+        is_elementwise=description.is_elementwise if description else None, has_kernel=name in KERNELS,
         has_gradient=name in RULES,
-    )
+    )  # fmt: skip
 
 
 PACKAGES = {

@@ -72,15 +72,10 @@ def _click_option(name: str, option: Option) -> Callable[[F], F]:
     kind = click.Choice(option.choices) if option.choices else None
     default = str(option.default) if isinstance(option.default, Enum) else option.default
     return click.option(
-        option.flag,
-        name,
-        type=kind if option.least is None else click.IntRange(option.least),
-        metavar=option.metavar,
-        default=None if option.default == () else default,
-        help=option.help,
-        callback=reads(option.read),
+        option.flag, name, type=kind if option.least is None else click.IntRange(option.least), metavar=option.metavar,
+        default=None if option.default == () else default, help=option.help, callback=reads(option.read),
         multiple=option.repeated,
-    )
+    )  # fmt: skip
 
 
 planning_options = with_options(

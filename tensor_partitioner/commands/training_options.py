@@ -69,17 +69,11 @@ def job_request(path: Path, plan: Plan, xp: Any, transport: str, options: Mappin
     if schedule is None:
         schedule = CONSTANT.text if resume is None else resume.manifest.schedule
     return JobRequest(
-        xp=xp,
-        transport=transport,
-        data=data,
-        schedule=read_schedule(schedule),
-        evaluate=evaluate,
-        resume=resume,
+        xp=xp, transport=transport, data=data, schedule=read_schedule(schedule), evaluate=evaluate, resume=resume,
         weights=None if options["weights"] is None else Weights.of(options["weights"], plan.graph),
-        trace=options["trace_path"] is not None,
-        measure_memory=options["memory"],
+        trace=options["trace_path"] is not None, measure_memory=options["memory"],
         **{name: options[name] for name in OF_A_JOB},
-    )
+    )  # fmt: skip
 
 
 def _data(path: Path, plan: Plan, xp: Any, options: Mapping[str, Any], resume: Checkpoint | None) -> DataSet:

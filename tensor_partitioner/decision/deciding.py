@@ -182,15 +182,11 @@ class _Deciding:
         (inner, blocks), keeps = self._single, "none"
         selects, repeats = any(block.selected_bytes for block in blocks), any(block.is_layer for block in blocks)
         return ParallelSpace(
-            devices=self.cluster.devices,
-            batch=batch,
-            blocks=len(blocks),
-            experts=self._experts,
-            recompute=(keeps, *["selective"] * selects, *["full"] * repeats),
-            updated=bool(inner.replica.graph.updates),
+            devices=self.cluster.devices, batch=batch, blocks=len(blocks), experts=self._experts,
+            recompute=(keeps, *["selective"] * selects, *["full"] * repeats), updated=bool(inner.replica.graph.updates),
             pins={pin.axis: pin.degree for pin in self.pins},
             allowed=(lambda way: self._some_engine_runs(way, batch)) if self._engines else None,
-        )
+        )  # fmt: skip
 
     @cached_property
     def _engines(self) -> tuple[Launch, ...]:
@@ -337,31 +333,20 @@ class _Deciding:
         lower_s = min(best_s, search.lower_s)
         considered, impossible = search.considered + self.considered, search.impossible + self.impossible
         record = SearchFacts(
-            considered=considered,
-            bounded_away=considered - search.unfinished - impossible - len(told),
-            unfinished=search.unfinished,
-            impossible=impossible,
-            projected=len(told),
-            lower_bound_s=lower_s,
-            gap=best_s / lower_s - 1,
-            seconds=time.monotonic() - self.begin,
-        )
+            considered=considered, bounded_away=considered - search.unfinished - impossible - len(told),
+            unfinished=search.unfinished, impossible=impossible, projected=len(told), lower_bound_s=lower_s,
+            gap=best_s / lower_s - 1, seconds=time.monotonic() - self.begin,
+        )  # fmt: skip
         warning = f"Time ran out: {left_open(record)}. " if record.unfinished else ""
         return Decision(
-            model=model,
-            machine=machine,
-            stack=self.stack,
-            verdict=warning + verdict(model, machine, told, alone_s),
-            search=record,
-            candidates=told,
+            model=model, machine=machine, stack=self.stack, verdict=warning + verdict(model, machine, told, alone_s),
+            search=record, candidates=told,
             commands=tuple(commands(self.source, setup, machine, told[0], self.pins, self.engine, self.stack)),
             engine=next((name for name, launch in known_engines().items() if launch is self.engine), None),
-            one_device_s=alone_s,
-            band=None if self._simulates else band(published_scores(), experts=self._experts > 1),
+            one_device_s=alone_s, band=None if self._simulates else band(published_scores(), experts=self._experts > 1),
             memory_risk=None if self._simulates else memory_risk(published_scores(), told[0]),
-            memory_margin=self._margin,
-            anchor=self.anchor,
-        )
+            memory_margin=self._margin, anchor=self.anchor,
+        )  # fmt: skip
 
     def _alone_s(self, batch: int, best: RankedCandidate, operations: float) -> float | None:
         """Return the seconds of a step on one device; None if it does not fit or is slower than the best."""

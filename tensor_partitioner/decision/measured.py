@@ -158,13 +158,9 @@ def anchor(price: Callable[[Stack], float], stack: Stack, measured_s: float, com
     gained = _root(left_s, log(measured_s / predicted_s) / (known + own))
     kernels, exchanges, host = (common * slope * gained for slope in slopes)
     return Anchor(
-        measured_s=measured_s,
-        predicted_s=predicted_s,
-        anchored_s=seconds((kernels, exchanges, host)),
-        kernels=exp(kernels),
-        exchanges=exp(exchanges),
-        host=exp(host),
-    )
+        measured_s=measured_s, predicted_s=predicted_s, anchored_s=seconds((kernels, exchanges, host)),
+        kernels=exp(kernels), exchanges=exp(exchanges), host=exp(host),
+    )  # fmt: skip
 
 
 def _root(of: Callable[[float], float], guess: float) -> float:

@@ -203,30 +203,22 @@ def model_facts(source: Source, inner: Inner, blocks: Sequence[Block], batch: in
     """Return the facts of a model, from one device that does all the work."""
     graph = inner.replica.graph
     return ModelFacts(
-        name=source.name,
-        parameters=sum(block.parameters for block in blocks),
-        batch=batch,
-        sequence=sequence_length(graph),
-        layers=sum(block.is_layer for block in blocks),
-        operations=operations,
-        dtype=inner.dtype,
-        weights=weight_dtype(graph) or "",
-        products=inner.products or "",
+        name=source.name, parameters=sum(block.parameters for block in blocks), batch=batch,
+        sequence=sequence_length(graph), layers=sum(block.is_layer for block in blocks), operations=operations,
+        dtype=inner.dtype, weights=weight_dtype(graph) or "", products=inner.products or "",
         optimizer=str(dict(source.options).get("optimizer") or ("its own" if graph.updates else "none")),
-    )
+    )  # fmt: skip
 
 
 def machine_facts(cluster: Cluster, dtype: str) -> MachineFacts:
     """Return the facts of a machine, with its peak rate for `dtype`."""
     devices = cluster.built.devices
     return MachineFacts(
-        name=cluster.name,
-        devices=cluster.devices,
-        per_node=cluster.per_node,
+        name=cluster.name, devices=cluster.devices, per_node=cluster.per_node,
         device=" and ".join(sorted({device.spec.name for device in devices})),
         memory_bytes=min(device.spec.memory_bytes or 0.0 for device in devices),
         peak_flop_per_s=min(device.peak(dtype) for device in devices),
-    )
+    )  # fmt: skip
 
 
 def ranked(
@@ -252,15 +244,10 @@ def _candidate(name: str, kind: str, bound_s: float, projection: Projection, mod
     shares, tokens = projection.shares, model.sequence
     exposed = (COMMUNICATION, MODEL_PARALLEL, SHARDING, ALL_REDUCE)
     return RankedCandidate(
-        name=name,
-        parallel=None if kind in FAMILIES.values() else name,
-        family=kind,
-        seconds_per_step=projection.seconds,
-        bound_s=bound_s,
+        name=name, parallel=None if kind in FAMILIES.values() else name, family=kind,
+        seconds_per_step=projection.seconds, bound_s=bound_s,
         tokens_per_s=None if tokens is None else projection.samples_per_s * tokens,
-        exposed_s=sum(shares.get(cause, 0.0) for cause in exposed),
-        bubble_s=shares.get(BUBBLE, 0.0),
-        shares=dict(shares),
-        sent_bytes=dict(projection.sent_bytes),
+        exposed_s=sum(shares.get(cause, 0.0) for cause in exposed), bubble_s=shares.get(BUBBLE, 0.0),
+        shares=dict(shares), sent_bytes=dict(projection.sent_bytes),
         **{name: getattr(projection, name) for name in OF_THE_STEP},
-    )
+    )  # fmt: skip

@@ -55,19 +55,14 @@ def decision_content(decision: Decision, *, machine: str | Path | None = None, p
     advice = "" if built is None else hint(model.dtype, built.devices[0])
     return Page(
         title=f"How to train {model.name} on {facts.devices} x {facts.device}",
-        lead=f"{decision.verdict} {advice}".rstrip(),
-        cards=cards_of(decision),
-        trust=(gap_of(decision),),
-        commands=decision.commands,
-        decision=shown(decision),
-        parallel=Parallel.read(decision.best.parallel),
+        lead=f"{decision.verdict} {advice}".rstrip(), cards=cards_of(decision), trust=(gap_of(decision),),
+        commands=decision.commands, decision=shown(decision), parallel=Parallel.read(decision.best.parallel),
         plan=None if plan is None else plan_part(plan, is_named=decision.best.parallel is not None),
         timelines=(schedule_lanes(decision.best),),
         machine=() if built is None else machine_tree(built, _loads(plan, built, decision.best.seconds_per_step)),
         machine_note=_machine_note(built, facts.devices, plan),
-        inputs=(*asked(decision), *stack_inputs(decision.stack), *machine_inputs(built)),
-        published=published_scores(),
-    )
+        inputs=(*asked(decision), *stack_inputs(decision.stack), *machine_inputs(built)), published=published_scores(),
+    )  # fmt: skip
 
 
 def _loads(plan: Plan | None, machine: Machine, step_s: float) -> Uses:
@@ -116,19 +111,15 @@ def plan_content(plan: Plan, reports: Sequence[Report], *, name: str = "plan.jso
     uses = {} if again is None else {use.name: (use.nbytes, use.utilisation) for use in again.links}
     model = plan.search.model or plan.graph.name or "model"
     return Page(
-        title=f"How {model} is split over {plan.workers} workers",
-        lead=_lead(plan, model, reports),
-        cards=tuple(_cards(plan, reports)),
-        trust=(*_trust(plan, reports), *_stale(again, simulated)),
-        commands=tuple(_commands(plan, name, built)),
-        plan=plan_part(plan, built),
-        runs=tuple(map(run_part, reports)),
+        title=f"How {model} is split over {plan.workers} workers", lead=_lead(plan, model, reports),
+        cards=tuple(_cards(plan, reports)), trust=(*_trust(plan, reports), *_stale(again, simulated)),
+        commands=tuple(_commands(plan, name, built)), plan=plan_part(plan, built), runs=tuple(map(run_part, reports)),
         timelines=tuple(_timelines(plan, again, reports)),
         occupied=() if again is None else tuple(occupied(again, plan.workers)),
         machine=() if built is None else machine_tree(built, uses),
         machine_note="Load: the share of the step for which a link is busy, in its busier direction.",
         inputs=tuple(_plan_inputs(plan, built, reports)),
-    )
+    )  # fmt: skip
 
 
 def _simulation(plan: Plan, machine: Machine, report: Report | None) -> Simulation:

@@ -165,14 +165,13 @@ def task_lanes(report: Report) -> Lanes | None:
     longest = max(sum(task.seconds for task in tasks) for tasks in by_worker.values())
     said = "Tasks of the last step, each worker's end to end; gaps between them are left out."
     return Lanes(
-        title="Step as it ran" if report.source == "executor" else "Simulated step",
-        seconds=longest,
+        title="Step as it ran" if report.source == "executor" else "Simulated step", seconds=longest,
         lanes={
             f"worker {worker}": tuple(_drawn(_laid_out(tasks), longest))
             for worker, tasks in list(by_worker.items())[:MOST_LANES]
         },
         note=f"{said} {_left_out(len(by_worker))}".strip(),
-    )
+    )  # fmt: skip
 
 
 def _laid_out(tasks: Sequence[TaskSeconds]) -> Iterator[Span]:
@@ -312,14 +311,12 @@ def plan_part(plan: Plan, machine: Machine | None = None, *, is_named: bool = Fa
     """
     whole = summary(plan, machine)
     return PlanPart(
-        summary=whole,
-        sentences=tuple(_sentences(whole)),
+        summary=whole, sentences=tuple(_sentences(whole)),
         alternatives=_alternatives(plan) if len(plan.graph.nodes) <= MOST_NODES else {},
         matrix=plan.bytes.tolist() if plan.workers <= MOST_WORKERS else (),
         search=() if is_named else tuple(search_rows(plan.search, plan.ways.factors)),
-        costs={} if is_named else _costs(plan.search),
-        unit="bytes" if plan.search.predicted is None else "seconds",
-    )
+        costs={} if is_named else _costs(plan.search), unit="bytes" if plan.search.predicted is None else "seconds",
+    )  # fmt: skip
 
 
 def _sentences(whole: Summary) -> Iterator[str]:

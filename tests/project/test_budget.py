@@ -9,19 +9,19 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 BUDGETS = {
-    "tensor_partitioner": 5252,
-    "tdl": 2676,
-    "topologies": 1883,
-    "planner": 18863,
+    "tensor_partitioner": 5242,
+    "tdl": 2670,
+    "topologies": 1885,
+    "planner": 18862,
     "simulator": 3328,
     "executor": 7770,
 }
 """Lines that are neither blank, comment, docstring nor import, by package."""
 
-ALL = 39_772
+ALL = 39_757
 """Of all packages together, which only goes down."""
 
-BESIDE = {"results": 12_991, "tests": 33_332}
+BESIDE = {"results": 12_991, "tests": 33_321}
 """Of experiments and tests."""
 
 FILES = 300
