@@ -37,10 +37,6 @@ LEAST_GAIN = 0.01
 """Suggestions that save less than this share of a step are left out."""
 
 
-WITHOUT_SELECTION = ("Axolotl", "Accelerate", "DeepSpeed")
-"""Engines without selective recomputation."""
-
-
 @dataclass(frozen=True, slots=True)
 class OtherSetting:
     """A changed setting of a launch: old and new value by word, the resulting parallelism, and its predicted step."""
@@ -109,8 +105,8 @@ def _changes(
     faster: list[OtherSetting] = []
     for other in dict.fromkeys(_neighbours(parallel)):
         words = _words(parallel, other)
-        kinds = {str(value) for _, value in words.values()}
-        if not words.keys() <= launch.names.keys() or ("selective" in kinds and launch.engine in WITHOUT_SELECTION):
+        spelled = [(launch.spelled.get(word), {*map(str, pair)}) for word, pair in words.items()]
+        if not words.keys() <= launch.names.keys() or any(of and not pair <= of.keys() for of, pair in spelled):
             continue
         try:
             projected = project_source(source, step.samples, other, machine, launch.stack)
@@ -186,7 +182,7 @@ def main(launch_file: str, **options: Any) -> None:
 
 def facts(diagnosis: Diagnosis) -> Iterator[tuple[str, str]]:
     """Yield the lines of a diagnosis, as pairs of a label and a text."""
-    launch, step, machine = diagnosis.launch, diagnosis.step, diagnosis.machine
+    launch, step, machine, tokens = diagnosis.launch, diagnosis.step, diagnosis.machine, diagnosis.tokens
     device = machine.built.devices[0].spec.name
     yield "runs", f"{launch.model} by {launch.engine} on {machine.devices} x {device}, priced by stack {launch.stack}"
     options = [f"{name.replace('_', ' ')} {value}" for name, value in launch.options.items()]
@@ -203,7 +199,8 @@ def facts(diagnosis: Diagnosis) -> Iterator[tuple[str, str]]:
     yield "time", ", ".join(_causes(diagnosis))
     if launch.devices not in {None, machine.devices}:
         yield "note", f"the file is for {launch.devices} devices; predicted for all {machine.devices} of {machine.name}"
-    yield "assumed", ", ".join((*launch.assumed, "the batch stays as it is where a setting changes"))
+    own = [f"sequence {tokens // step.samples}"] if tokens and "sequence" not in launch.options else []
+    yield "assumed", ", ".join((*launch.assumed, *own, "the batch stays as it is where a setting changes"))
     if launch.not_priced:
         yield "unpriced", ", ".join(launch.not_priced)
     for number, change in enumerate(diagnosis.changes):

@@ -24,10 +24,9 @@ UNPRICED = re.compile(
 )
 """Names of settings that change time or memory; a reader that does not ask for one does not price it."""
 
-WITHOUT_EFFECT = {"moe": ("num-experts",), "cpu-offloading-": ("cpu-offloading",), "fp8-": ("fp8", "fp8-format")}
+WITHOUT_EFFECT = {"moe": ("num-experts",), "cpu-offloading-": ("cpu-offloading",), "fp8-": ("fp8", "fp8-format"),
+    "quantize": ("model.converters",)}  # fmt: skip
 """Settings, by the beginning of their names, that change nothing unless one of others is set."""
-
-PRICED = {("moe-token-dispatcher-type", "alltoall")}
 
 MOST = 10**9
 """Largest extent, batch or number of devices that a launch file may have."""
@@ -60,7 +59,7 @@ class Fields:
 
     def _is_without_effect(self, name: str) -> bool:
         others = next((of for start, of in WITHOUT_EFFECT.items() if name.startswith(start)), None)
-        is_priced = (name, str(self.values[name]).lower()) in PRICED
+        is_priced = (name, str(self.values[name]).lower()) == ("moe-token-dispatcher-type", "alltoall")
         return is_priced or (others is not None and not any(map(self._is_on, others)))
 
     def text(self, *names: str) -> str | None:
@@ -140,8 +139,8 @@ class LaunchFile:
     `degrees` has words of `Parallel`. `batch` is the samples per step; if None, they follow from the micro-batch and
     `accumulation`, the number of micro-batches. `devices` is None if the file does not say how many there are.
     `assumed` lists the values that stand in for what the file omits, `not_priced` its settings that predictions leave
-    out. `names` are the file's own names for the words of
-    `Parallel` that can be changed in it, and `spelled` its own spelling of their values.
+    out. `names` are the file's own names for the words of `Parallel` that can be changed in it. `spelled` has its own
+    spelling of all values that a word can have; words that it lacks are spelled as `Parallel` spells them.
     """
 
     path: str

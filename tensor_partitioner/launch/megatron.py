@@ -41,7 +41,8 @@ OTHER_MODELS = ("multi-latent-attention", "moe-shared-expert-intermediate-size",
 
 MOST_LAYERS = 10_000
 SPELLED = {
-    "recompute": {"none": "(without it)"}, "sp": {"True": "(set)", "False": "(without it)"},
+    "recompute": {"none": "(without it)", "selective": "selective", "full": "full"},
+    "sp": {"True": "(set)", "False": "(without it)"},
     "schedule": {"1f1b": "1", **{f"interleaved:{count}": str(count) for count in range(2, 65)}},
 }  # fmt: skip
 """Megatron-LM's spelling of values of named parallelism."""

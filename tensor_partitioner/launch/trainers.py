@@ -73,7 +73,7 @@ def _optimizer(fields: Fields, kind: object) -> str:
 
 def _required(path: str, model: str | None) -> str:
     if model is None:
-        raise InputError(f"{path}: the file names no model: expected --model, as in --model hf:Qwen/Qwen2.5-7B")
+        raise InputError(f"{path}: names no model: expected --model of `diagnose`, as in --model hf:Qwen/Qwen2.5-7B")
     return model
 
 
@@ -116,8 +116,7 @@ def _refuse_offloaded(fields: Fields, *names: str) -> None:
 
 
 def _reshards(fields: Fields) -> bool:
-    text = fields.text("fsdp_reshard_after_forward", "reshard_after_forward") or "true"
-    return text.lower() != "false"
+    return (fields.text("fsdp_reshard_after_forward", "reshard_after_forward") or "true").lower() != "false"
 
 
 def read_axolotl(path: str, said: Mapping[str, Any], model: str | None) -> LaunchFile:
@@ -137,8 +136,6 @@ def read_axolotl(path: str, said: Mapping[str, Any], model: str | None) -> Launc
     full = bool(said.get("fsdp") or fsdp)
     stage = next((number for number in (1, 2, 3) if f"zero{number}" in deepspeed), 0)
     sequence = fields.whole("sequence_len")
-    if not sequence:
-        fields.assumed.append("the model's own sequence")
     halves = {name: fields.text(name) is not None and fields.switch(name) for name in ("bf16", "fp16", "fp8")}
     dtype = "mixed-float8" if halves["fp8"] else "mixed-float16" if halves["fp16"] else "mixed"
     if str(said.get("bf16")).lower() == "false" and not halves["fp16"]:
@@ -167,9 +164,9 @@ def read_axolotl(path: str, said: Mapping[str, Any], model: str | None) -> Launc
 
 
 def _checkpoints(fields: Fields) -> bool:
-    said = fields.text("gradient_checkpointing")
-    checkpointed = said is not None and (said in {"unsloth", "offload"} or fields.switch("gradient_checkpointing"))
-    return checkpointed or fields.switch("fsdp_activation_checkpointing", "activation_checkpointing")
+    if fields.text("gradient_checkpointing") in {"unsloth", "offload"} or fields.switch("gradient_checkpointing"):
+        return True
+    return fields.switch("fsdp_activation_checkpointing", "activation_checkpointing")
 
 
 MODELS = {
@@ -179,20 +176,25 @@ MODELS = {
 }
 """torchtitan's models, by name and flavor, and our names for them."""
 
-DEGREE = "{}_parallel_degree"
 NAMES = {
-    **{axis: DEGREE.format(word) for axis, word in (("tp", "tensor"), ("pp", "pipeline"), ("cp", "context"))},
-    "zero": "fsdp_reshard_after_forward", "recompute": "activation_checkpoint.mode",
-    "micro_batch": "local_batch_size", "schedule": "pipeline_parallel_schedule",
+    "tp": "tensor_parallel_degree", "cp": "context_parallel_degree", "zero": "fsdp_reshard_after_forward",
+    "recompute": "activation_checkpoint.mode", "micro_batch": "local_batch_size",
 }  # fmt: skip
 """torchtitan's names for the words of named parallelism."""
+
+PIPELINED = NAMES | {
+    "pp": "pipeline_parallel_degree", "schedule": "pipeline_parallel_schedule",
+    "micro_batch": "pipeline_parallel_microbatch_size",
+}  # fmt: skip
+"""The same with a pipeline. It stays one: without it, a micro-batch is the whole local batch."""
 
 USUAL_BATCH, USUAL_SEQUENCE = 8, 2048
 """Defaults of torchtitan's JobConfig."""
 
 SPELLED = {
-    "recompute": {"none": "none"}, "zero": {"2": "never", "3": "always"},
+    "recompute": {kind: kind for kind in RECOMPUTE}, "zero": {"2": "never", "3": "always"},
     "schedule": {"1f1b": "1F1B", "gpipe": "GPipe", "interleaved:2": "Interleaved1F1B"},
+    "pp": {str(stages): str(stages) for stages in range(2, 65)},
 }  # fmt: skip
 """torchtitan's spelling of values of named parallelism."""
 
@@ -221,8 +223,7 @@ def read_toml(path: str, nested: Mapping[str, Any], model: str | None) -> Launch
         fields.assumed.append(f"AdamW instead of {name}")
     if "mx" in str(fields.values.get("model.converters")):
         fields.assumed.append("bfloat16 products instead of MX formats")
-    layer_option = fields.text("activation_checkpoint.selective_ac_option")
-    if layer_option not in {None, "op"}:
+    if (layer_option := fields.text("activation_checkpoint.selective_ac_option")) not in {None, "op"}:
         fields.assumed.append(f"selective_ac_option op instead of {layer_option}")
     return fields.launch(
         engine="torchtitan",
@@ -234,7 +235,7 @@ def read_toml(path: str, nested: Mapping[str, Any], model: str | None) -> Launch
             "zero": zero, "recompute": _recomputed(fields), "micro_batch": micro, "schedule": _schedule(fields, pp),
         },
         batch=batch, accumulation=1 if pp == 1 else _local(fields) // micro, devices=devices,
-        names=NAMES if pp == 1 else NAMES | {"micro_batch": "pipeline_parallel_microbatch_size"},
+        names=NAMES if pp == 1 else PIPELINED,
         spelled=SPELLED,
     )  # fmt: skip
 
@@ -260,8 +261,8 @@ def _places(*names: str) -> list[str]:
 
 
 def _degree(fields: Fields, axis: str) -> int:
-    names = [DEGREE.format(axis), *(["sequence_parallel_degree"] if axis == "tensor" else [])]
-    return fields.whole(*_places(*names)) or 1
+    older = ["sequence_parallel_degree"] if axis == "tensor" else []
+    return fields.whole(*_places(f"{axis}_parallel_degree", *older)) or 1
 
 
 def _local(fields: Fields) -> int:
