@@ -80,8 +80,8 @@ def _mapping(path: str, decode: Callable[[str], object], text: str) -> Mapping[s
 # Launch files as the model of a command. The file's values apply where the command line sets none.
 
 
-ENDINGS = (".sh", ".toml")
-"""Suffixes that always mark launch files. A YAML or JSON may be another kind of file; only `diagnose` takes it."""
+ENDINGS = (".sh", ".toml", ".yaml", ".yml")
+"""Suffixes that always mark launch files. A JSON may be another kind of file; only `diagnose` takes it."""
 
 
 def launched(source: str, options: Mapping[str, Any], *, is_fixed: bool) -> tuple[str, dict[str, Any]]:
