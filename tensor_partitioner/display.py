@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 import math
+import re
 import shutil
 import sys
 import threading
@@ -77,8 +78,18 @@ class FittedTable(Table):
         for column, width in zip(columns, widths, strict=True):
             result.add_column(column.header, justify=column.justify, overflow="fold", width=width)
         for cells in zip(*(column.cells for column in columns), strict=True):
-            result.add_row(*cells)
+            result.add_row(*map(_folded, map(str, cells), widths))
         return result
+
+
+def _folded(cell: str, width: int) -> str:
+    """Break a name that is too wide, such as `tp=4,pp=8`, after commas where possible.
+
+    >>> _folded("tp=4,pp=8,dp=2", 10).split()
+    ['tp=4,pp=8,', 'dp=2']
+    """
+    pieces = rf".{{1,{width}}}$|.{{1,{max(1, width - 1)}}},|.{{1,{width}}}"
+    return cell if " " in cell else "\n".join(re.findall(pieces, cell))
 
 
 def _width(column: Column, *, folded: bool = True) -> int:

@@ -107,8 +107,7 @@ def machine_of(machine: str, values: Mapping[str, str]) -> str:
             raise InputError(f"--vary devices: expected multiples of {each}, found {count}")
         values = {**values, "nodes": str(count // each)}
     if {"device", "nic"} & values.keys():
-        match = LINE.fullmatch(machine)
-        built = cluster(machine)
+        match, built = LINE.fullmatch(machine), cluster(machine)
         per_node = built.per_node if match is None else match["count"]
         nodes = values.get("nodes", str(built.devices // int(per_node)))
         device = values.get("device", built.built.devices[0].spec.name)
@@ -163,7 +162,7 @@ def varied_table(title: str, cells: Sequence[Varied]) -> Table:
     tokens = any(cell.decision is not None and cell.decision.best.tokens_per_s is not None for cell in cells)
     rows = [[*cell.values.values(), *_figures(cell, priced=priced)] for cell in cells]
     heads = [*names, *COLUMNS, *(["$/1e12 tokens" if tokens else "$/1e6 samples"] if priced else [])]
-    return display.table(title, heads, rows, text=("strategy",))
+    return display.table(title, heads, rows, keys=len(names), text=("strategy",))
 
 
 def _figures(cell: Varied, *, priced: bool) -> Iterator[str]:
@@ -171,10 +170,8 @@ def _figures(cell: Varied, *, priced: bool) -> Iterator[str]:
         yield from (f"error: {cell.error}", *[""] * (len(COLUMNS) - 1 + priced))
         return
     best = cell.decision.best
-    yield best.parallel or best.family
-    yield display.seconds(best.seconds_per_step) if best.fits else "does not fit"
-    yield rate(best)
-    yield f"{best.utilisation:.1%}"
+    step = display.seconds(best.seconds_per_step) if best.fits else "does not fit"
+    yield from (best.parallel or best.family, step, rate(best), f"{best.utilisation:.1%}")
     yield display.quantity(best.needed_bytes, "B")
     if priced:
         yield "" if cell.price is None else f"{cell.price:,.0f}"
