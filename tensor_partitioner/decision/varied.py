@@ -28,7 +28,7 @@ FAMILY = re.compile(r"(.+-)([1-9]\d*)")
 TRILLION, MILLION, SECONDS_PER_HOUR = 1e12, 1e6, 3600
 NUMBER = re.compile(r"(\d+(?:\.\d+)?)([kKmM]?)")
 SCALES = {"": 1, "k": 1024, "m": 1024**2}
-COLUMNS = ("strategy", "step", "pace", "MFU", "memory")
+COLUMNS = ("strategy", "samples", "step", "pace", "MFU", "memory")
 WHOLE = {"nodes": r"[1-9]\d*", "devices": r"[1-9]\d*", "nic": r"[1-9]\d*G?"}
 
 
@@ -171,7 +171,7 @@ def _figures(cell: Varied, *, priced: bool) -> Iterator[str]:
         return
     best = cell.decision.best
     step = display.seconds(best.seconds_per_step) if best.fits else "does not fit"
-    yield from (best.parallel or best.family, step, rate(best), f"{best.utilisation:.1%}")
-    yield display.quantity(best.needed_bytes, "B")
+    yield from (best.parallel or best.family, str(cell.decision.model.batch), step, rate(best))
+    yield from (f"{best.utilisation:.1%}", display.quantity(best.needed_bytes, "B"))
     if priced:
         yield "" if cell.price is None else f"{cell.price:,.0f}"
