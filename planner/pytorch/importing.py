@@ -50,17 +50,6 @@ from planner.pytorch.translate.translation import UNKNOWN, Translation
 FIXED = " (for example, selection by a mask): use torch.where, or equally many indices in every batch"
 """Advice about a tensor whose extent depends on data."""
 
-TAKEN_WHOLE = (
-    "linalg_cholesky", "cholesky", "linalg_cholesky_ex", "cholesky_solve", "cholesky_inverse", "linalg_inv_ex",
-    "linalg_inv", "inverse", "linalg_solve", "linalg_solve_ex", "_linalg_solve_ex", "linalg_solve_triangular",
-    "triangular_solve", "linalg_lstsq", "linalg_pinv", "pinverse", "linalg_det", "_linalg_det", "det", "logdet",
-    "linalg_slogdet", "_linalg_slogdet", "slogdet", "linalg_eigh", "_linalg_eigh", "linalg_eigvalsh", "linalg_svd",
-    "_linalg_svd", "linalg_svdvals", "svd", "linalg_qr", "qr", "linalg_matrix_exp", "matrix_exp",
-    "linalg_householder_product", "median", "nanmedian", "kthvalue", "mode", "pdist",
-    "lgamma", "digamma", "polygamma", "mvlgamma", "erfc", "erfinv",
-)  # fmt: skip
-"""Operators called as they are, with their gradients: most work on whole matrices, rows or sequences."""
-
 NUMBERS = ("item", "_local_scalar_dense")
 """Operators that convert a tensor to a Python number."""
 
@@ -146,7 +135,8 @@ def _selecting(
 def _translated(trace: TracedModule, trained: Iterable[nn.Parameter] | None, opaque_unknown: bool) -> _Pass:
     """Translate a trace; try PyTorch's decompositions for unsupported operators, then calls of PyTorch.
 
-    A call is not split, so operators with a gradient are called only with `opaque_unknown`, except matrix operators.
+    A call is not split, so operators with a gradient are called only with `opaque_unknown`, except those that an
+    extension names.
     """
     refuse_untracked(trace)
     refuse_shared_memory(trace)
@@ -179,7 +169,7 @@ def _is_in_place(node: Node) -> bool:
 
 
 def _may_be_called(node: Node, reached: AbstractSet[Node]) -> bool:
-    return node not in reached or packet(node) in TAKEN_WHOLE
+    return node not in reached or packet(node) in extension().whole
 
 
 def _with_cuts(trace: TracedModule, frozen: frozenset[int], whole: AbstractSet[Node]) -> _Pass:

@@ -10,6 +10,7 @@ from functools import cache, lru_cache
 from importlib import import_module
 from importlib.metadata import EntryPoints, entry_points
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import torch
@@ -33,6 +34,7 @@ class Extension(NamedTuple):
     - `of_exports`: functions that rewrite what PyTorch exported.
     - `rewrites`: functions that rewrite a trace, or return False.
     - `around`: context managers around tracing.
+    - `whole`: operators to call whole, with their gradients, by operator name; the values are not used.
     """
 
     compositions: Functions
@@ -40,6 +42,7 @@ class Extension(NamedTuple):
     of_exports: Functions
     rewrites: Functions
     around: Functions
+    whole: Mapping[str, Any] = MappingProxyType({})
 
 
 @cache

@@ -40,6 +40,7 @@ def labels(self, x, words, lengths):
 
 
 RARE = {
+    "a median": lambda self, x, words, lengths: x.median(1)[0],
     "a product": lambda self, x, words, lengths: x.cumprod(1),
     "an activation": lambda self, x, words, lengths: F.celu(x),
     "a transform": lambda self, x, words, lengths: torch.fft.rfft(x).abs(),

@@ -7,6 +7,7 @@ from rare_operators.complex_numbers import real_alone
 from rare_operators.elements import ELEMENTS
 from rare_operators.mapped import mapped_one_by_one
 from rare_operators.masks_alike import MasksAlike
+from rare_operators.matrices import CALLED
 from rare_operators.packed_sequences import packed
 from rare_operators.places import PLACES
 from rare_operators.rows import ROWS
@@ -24,4 +25,5 @@ EXTENSION = Extension(
     of_exports={"complex numbers": real_alone},
     rewrites={"selections": spread_selections},
     around={"vmap": mapped_one_by_one, "masks": MasksAlike},
+    whole=dict.fromkeys(CALLED),
 )
