@@ -1,4 +1,7 @@
-"""Functions that an export cannot trace: their result has an unknown extent, is sparse, or depends on data."""
+"""Functions that an export cannot trace: their result has an unknown extent, is sparse, or depends on data.
+
+And one that changes running statistics.
+"""
 
 # ruff: noqa: PLR0913, PLR0917 -- functions have the arguments of PyTorch's
 
@@ -59,10 +62,22 @@ def _gaussian_loss(
     return loss.mean() if reduction == "mean" else loss.sum() if reduction == "sum" else loss
 
 
+def _instance_norm(x: Tensor, running_mean: Any = None, running_var: Any = None, **settings: Any) -> Tensor:
+    """Normalize by sample; running statistics track the mean over samples."""
+    if running_mean is None or not settings.get("use_input_stats", True):
+        return F.instance_norm(x, running_mean, running_var, **settings)
+    result = F.instance_norm(x, **settings)
+    momentum, dims, x = settings.get("momentum", 0.1), list(range(2, x.ndim)), x.detach()
+    for kept, now in ((running_mean, x.mean(dims)), (running_var, x.var(dims))):
+        kept.mul_(1 - momentum).add_(now.mean(0), alpha=momentum)
+    return result
+
+
 STATISTICS: Mapping[Any, Callable[..., Any]] = {
     torch.bincount: _counted,
     torch.Tensor.bincount: _counted,
     F.gaussian_nll_loss: _gaussian_loss,
+    F.instance_norm: _instance_norm,
     **dict.fromkeys((torch.cov, torch.Tensor.cov), _covariance),
     **dict.fromkeys((torch.corrcoef, torch.Tensor.corrcoef), _correlation),
     torch.sparse_coo_tensor: _dense,

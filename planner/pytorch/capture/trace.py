@@ -139,21 +139,9 @@ def _for_each(name: str, tensors: Sequence[Tensor], *others: Any, **named: Any) 
     return [getattr(tensor, name)(*rest, **named) for tensor, *rest in zip(tensors, *columns, strict=True)]
 
 
-def _instance_norm(x: Tensor, running_mean: Any = None, running_var: Any = None, **settings: Any) -> Tensor:
-    """Normalize by sample; running statistics track the mean over samples."""
-    if running_mean is None or not settings.get("use_input_stats", True):
-        return F.instance_norm(x, running_mean, running_var, **settings)
-    result = F.instance_norm(x, **settings)
-    momentum, dims, x = settings.get("momentum", 0.1), list(range(2, x.ndim)), x.detach()
-    for kept, now in ((running_mean, x.mean(dims)), (running_var, x.var(dims))):
-        kept.mul_(1 - momentum).add_(now.mean(0), alpha=momentum)
-    return result
-
-
 STANDING_IN: Mapping[Callable[..., Any], Callable[..., Any]] = {
     F.batch_norm: batch_norm,
     torch.batch_norm: plain_batch_norm,
-    F.instance_norm: _instance_norm,
     F.embedding_bag: bags,
 }
 """Replacements of functions that change running statistics, or read bags of rows."""

@@ -18,7 +18,7 @@ from planner.errors import GraphError
 from planner.pytorch.capture.functionalization import FOLLOWING, OWNER, ancestry, changes_first
 from planner.pytorch.capture.regions import UNTRACKED
 from planner.pytorch.capture.trace import TracedModule, is_data, is_parameter
-from planner.pytorch.nodes import bound, example, has_gradient, is_random, leaves, packet, where
+from planner.pytorch.nodes import advice, bound, example, has_gradient, is_random, leaves, packet, where
 from planner.pytorch.private import OpOverload, fake_mode_of
 from planner.pytorch.state.contents import Content
 
@@ -59,9 +59,10 @@ def refuse_read_statistics(trace: TracedModule, needed: AbstractSet[Node]) -> No
                 continue
             root, *views = ancestry(statistic)
             if packet(node) != "batch_norm" or views or root.meta.get(OWNER):
+                more = advice() if packet(node) == "instance_norm" else ""
                 raise GraphError(
                     f"{where(node)}: {packet(node)} changes running statistics that are not plain buffers, or not as "
-                    "F.batch_norm does: give it buffers of its own"
+                    f"F.batch_norm does: give it buffers of its own{more}"
                 )
             if readers := [user for user in root.users if user in needed - following]:
                 raise GraphError(
