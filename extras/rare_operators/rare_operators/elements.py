@@ -12,7 +12,12 @@ import torch
 from torch import Tensor
 
 from planner.pytorch.translate.call import refuse_if
-from planner.pytorch.translate.compositions import with_gradient, with_slope
+from planner.pytorch.translate.compositions import with_gradient
+
+
+def with_slope(function: Callable[..., Tensor], slope: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Return an element-wise function whose gradient is the arriving one times a given slope."""
+    return with_gradient(function, lambda arriving, *given: arriving * slope(*given))
 
 
 def _fmax(x: Tensor, other: Tensor, *, sign: int = 1) -> Tensor:

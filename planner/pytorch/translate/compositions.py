@@ -35,11 +35,6 @@ def with_gradient(function: Callable[..., Tensor], *gradients: Callable[..., Ten
     return written
 
 
-def with_slope(function: Callable[..., Tensor], slope: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """Return an element-wise function whose gradient is the arriving one times a given slope."""
-    return with_gradient(function, lambda arriving, *given: arriving * slope(*given))
-
-
 # Operators that read or write parts of a tensor, composed of others: slices and indices.
 
 
