@@ -12,16 +12,16 @@ BUDGETS = {
     "tensor_partitioner": 5242,
     "tdl": 2670,
     "topologies": 1885,
-    "planner": 18862,
+    "planner": 18844,
     "simulator": 3328,
     "executor": 7770,
 }
 """Lines that are neither blank, comment, docstring nor import, by package."""
 
-ALL = 39_757
+ALL = 39_739
 """Of all packages together, which only goes down."""
 
-BESIDE = {"results": 12_991, "tests": 33_321}
+BESIDE = {"results": 12_991, "tests": 33_322}
 """Of experiments and tests."""
 
 FILES = 300
