@@ -242,5 +242,5 @@ def test_how_many_times_as_long_has_three_digits(decision, times, said):
 def test_a_decision_says_how_far_off_predictions_were(decision):
     text = html(decision_content(decision))
     for score in published_scores():
-        assert f">{100 * score.mean:.1f} %</td>" in text
+        assert f">{100 * score.mean:.1f}%</td>" in text
         assert f">{100 * score.bias:+.1f} %</td>" in text
