@@ -80,6 +80,7 @@ function plot(options, label) {
   const image = svg.tagName.toLowerCase() === "svg" ? svg : svg.querySelector("svg");
   image.setAttribute("role", "img");
   image.setAttribute("aria-label", label);
+  for (const part of image.querySelectorAll("g[aria-label]")) part.setAttribute("role", "group"); // only roles have labels
   return svg;
 }
 
