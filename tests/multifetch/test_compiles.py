@@ -18,7 +18,7 @@ def compiled(source, architecture):
     options = [f"--gpu-architecture={architecture}", *OPTIONS]
     (result,) = nvrtc.nvrtcCompileProgram(program, len(options), [option.encode() for option in options])
     _, size = nvrtc.nvrtcGetProgramLogSize(program)
-    log = b" " * size
+    log = bytes(size + 1)  # of its own: the compiler writes into it, and Python has one b" " for all
     nvrtc.nvrtcGetProgramLog(program, log)
     if result != nvrtc.nvrtcResult.NVRTC_SUCCESS:
         return log.decode(), 0
