@@ -194,13 +194,13 @@ class _Guard:
         stopped, number = 0.0, 0
         while True:
             child, status = os.waitpid(self._child, os.WUNTRACED | os.WCONTINUED | (os.WNOHANG if stopped else 0))
-            if not child and time.monotonic() - stopped > self._silence_s:
+            if not child and self._silence_s and time.monotonic() - stopped > self._silence_s:
                 self._end(f"{self._name}: stopped by signal {number} ({signal.strsignal(number)})")
             elif not child:
                 time.sleep(LAUNCHER_ENDS_S)
-            elif os.WIFSTOPPED(status) and self._silence_s:
+            elif os.WIFSTOPPED(status):  # perhaps before heartbeats begin
                 stopped, number = time.monotonic(), os.WSTOPSIG(status)
-            elif os.WIFSTOPPED(status) or os.WIFCONTINUED(status):
+            elif os.WIFCONTINUED(status):
                 stopped = 0.0
             else:
                 return os.waitstatus_to_exitcode(status)
