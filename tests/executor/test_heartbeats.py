@@ -40,6 +40,26 @@ def test_a_stopped_rank_is_named(plan, tmp_path, rank, process, reason):
     assert processes_of(plan) == []
 
 
+def test_a_rank_that_stops_before_heartbeats_begin(plan):
+    done = run(mpich(), "-n", "2", sys.executable, "-c", STOPS_EARLY, plan, *ENDLESS)
+    assert one_line(mpich(), done) == f"error: rank 1 on {HOST}: stopped by signal 19 (Stopped (signal))"
+    assert (done.returncode, processes_of(plan)) == (1, [])
+
+
+STOPS_EARLY = """
+import os, signal
+from executor.process import launch
+from tensor_partitioner.commands.entry import execute
+tell = launch.tell_meeting
+def tell_and_stop(place):
+    tell(place)
+    if os.environ["PMI_RANK"] == "1":
+        os.kill(os.getpid(), signal.SIGSTOP)
+launch.tell_meeting = tell_and_stop
+execute()
+"""
+
+
 def test_a_guard_that_is_stopped_when_its_rank_ends(plan, tmp_path):
     stopper = signalled(tmp_path, process="os.getppid()", signal="SIGSTOP")
     stopper.write_text(stopper.read_text() + "\n\ntime.sleep(2)\n")
