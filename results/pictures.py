@@ -65,7 +65,7 @@ def text_of(figure: Figure) -> str:
     """Return a figure as SVG text, which is the same in every run."""
     text = io.StringIO()
     with style():
-        figure.savefig(text, format="svg", metadata={"Date": None, "Creator": None})
+        figure.savefig(text, format="svg", bbox_inches="tight", metadata={"Date": None, "Creator": None})
     return "\n".join(line.rstrip() for line in text.getvalue().splitlines()) + "\n"
 
 
