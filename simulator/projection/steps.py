@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import reduce
+from functools import partial, reduce
 from typing import NamedTuple
 
 from planner.layout.ways import STAGES
@@ -279,7 +279,7 @@ class Steps:
 
         The hidden reductions slow down the computation that hides them.
         """
-        turns = [Turn(lasting(0.0), block) for block in blocks[::-1]]
+        turns = list(map(partial(Turn, lasting(0.0)), blocks[::-1]))
         *covered, last = self._reductions(turns) or [Exchange(0.0)]
         return last.seconds, (self._stack.slowdown - 1) * sum(exchange.seconds for exchange in covered)
 

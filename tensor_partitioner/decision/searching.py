@@ -37,14 +37,14 @@ class Leaf(NamedTuple):
     way: Parallel
 
 
-def leaves(bounds: Bounds, branch: Branch, capacity: float) -> Iterator[Leaf]:
-    """Yield the candidates of a branch with their bounds. The branch's replica must be built.
+def leaves(bounds: Bounds, branch: Branch, capacity: float, ways: Iterable[Parallel]) -> Iterator[Leaf]:
+    """Yield candidates of a branch with their bounds. The branch's replica must be built.
 
     Candidates that exceed the capacity have a bound of 0 seconds.
     """
     division, priced = bounds.built(branch), dict[int, _Priced]()
     assert division is not None
-    for way in bounds.space.candidates(branch):
+    for way in ways:
         if way.zero not in priced:
             priced[way.zero] = _priced(bounds, division, replace(way, schedule=branch.way().schedule))
         stages = _Stages(division, priced[way.zero], way, division.begins(way))
@@ -279,7 +279,7 @@ class Search:
         elif self.bounds.built(branch) is None:
             self.impossible += space.count(branch)
         else:
-            for leaf in leaves(self.bounds, branch, self.capacity):
+            for leaf in leaves(self.bounds, branch, self.capacity, space.candidates(branch)):
                 if leaf.way not in self._tried and self._least_s(leaf.seconds) < self.best_s:
                     self._wait(max(bound_s, leaf.seconds), leaf.nbytes, branch, leaf)
 
@@ -308,14 +308,17 @@ class Search:
         if ways:
             self._try_new(self._leaf(min(ways, key=lambda way: self.bounds.least_bytes(_branch_of(way)))))
 
-    def _leaves(self, branch: Branch) -> Iterable[Leaf]:
-        """Return the candidates of a branch with their bounds; none if the branch is impossible."""
+    def _leaves(self, branch: Branch, way: Parallel | None = None) -> Iterable[Leaf]:
+        """Return the candidates of a branch, or one of them, with their bounds; none if the branch is impossible."""
         while self.bounds.build(branch):
             pass
-        return leaves(self.bounds, branch, self.capacity) if self.bounds.built(branch) is not None else ()
+        if self.bounds.built(branch) is None:
+            return ()
+        ways = (each for each in self.bounds.space.candidates(branch) if way in (None, each))
+        return leaves(self.bounds, branch, self.capacity, ways)
 
     def _leaf(self, way: Parallel) -> Leaf | None:
-        return next((leaf for leaf in self._leaves(_branch_of(way)) if leaf.way == way), None)
+        return next(iter(self._leaves(_branch_of(way), way)), None)
 
     def _try_new(self, leaf: Leaf | None) -> None:
         """Price a candidate, if there is one that was not priced before."""

@@ -189,7 +189,7 @@ def test_no_way_is_below_its_bounds(seed):
             assert bounds.step_s(branch) <= min(steps[way].seconds for way in ways) * (1 + 1e-9), branch
             assert bounds.least_bytes(branch) <= min(steps[way].needed_bytes for way in ways), branch
             begun = bounds.build(branch)
-        for leaf in leaves(bounds, branch, float("inf")) if ways else ():
+        for leaf in leaves(bounds, branch, float("inf"), space.candidates(branch)) if ways else ():
             bounded.add(leaf.way)
             if leaf.way in steps:
                 assert leaf.seconds <= steps[leaf.way].seconds * (1 + 1e-9), leaf
