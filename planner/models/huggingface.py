@@ -1,7 +1,8 @@
 """Language models by their configurations on the Hugging Face Hub: `hf:ORG/NAME` from a table, or a config.json.
 
-Supported are models with the layers of Llama, Mixtral or GPT-2, and these variations: biases of queries, keys and
-values (Qwen 2), norms of queries and keys (Qwen 3), GELU in place of SiLU (Gemma).
+Supported are models with the layers of Llama, Mixtral, DeepSeek or GPT-2, and these variations: biases of queries, keys
+and values (Qwen 2), norms of queries and keys (Qwen 3), GELU in place of SiLU (Gemma). Layers that predict further
+tokens (DeepSeek-V3) are left out; Llama 4's attention has no chunks and no norms.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ PREFIX = "hf:"
 PATTERN = rf"({PREFIX}\S+|(?:.*[/_-])?config\.json)"
 TABLE = Path(__file__).with_name("huggingface.yaml")
 
-GPT2 = "gpt2"
-KINDS = ("llama", "mistral", "mixtral", "qwen2", "qwen3", "qwen3_moe", "phi3", "gemma", GPT2)
+GPT2, LLAMA4, DEEPSEEK = "gpt2", "llama4_text", ("deepseek_v2", "deepseek_v3")
+KINDS = ("llama", "mistral", "mixtral", "qwen2", "qwen3", "qwen3_moe", "phi3", "gemma", LLAMA4, *DEEPSEEK, GPT2)
 """Supported values of `model_type`."""
 
 SEQUENCE = 4096
@@ -40,6 +41,7 @@ QK_NORMS = ("qwen3", "qwen3_moe")
 _VARIANT = re.compile(r"-(hf|instruct|chat|base|it)$")
 
 Count = Annotated[int, msgspec.Meta(ge=1, le=10**9)]
+Natural = Annotated[int, msgspec.Meta(ge=0, le=10**9)]
 
 
 class Configuration(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,6 +59,16 @@ class Configuration(msgspec.Struct, frozen=True, kw_only=True):
     num_local_experts: Count | None = None
     num_experts: Count | None = None
     num_experts_per_tok: Count | None = None
+    n_routed_experts: Count | None = None
+    n_shared_experts: Natural | None = None
+    first_k_dense_replace: Natural = 0
+    interleave_moe_layer_step: Count = 1
+    intermediate_size_mlp: Count | None = None
+    q_lora_rank: Natural | None = None
+    kv_lora_rank: Count | None = None
+    qk_nope_head_dim: Count | None = None
+    qk_rope_head_dim: Count | None = None
+    v_head_dim: Count | None = None
     vocab_size: Count | None = None
     max_position_embeddings: Count | None = None
     tie_word_embeddings: bool | None = None
@@ -111,6 +123,12 @@ def size_of(name: str) -> llama.LlamaSize | sequences.GptSize:
         raise GraphError(f"{name}: {error}") from error
 
 
+def pattern_of(name: str) -> tuple[int, int]:
+    """Return how many layers at the start have no experts, and after how many others one has."""
+    size = size_of(name)
+    return (size.dense, size.step) if isinstance(size, llama.LlamaSize) else (0, 1)
+
+
 class _FieldError(Exception):
     """An error in a field of a configuration."""
 
@@ -137,9 +155,13 @@ def _gpt(config: Configuration) -> sequences.GptSize:
 
 def _llama(config: Configuration) -> llama.LlamaSize:
     heads, width = _given(config, "num_attention_heads"), _given(config, "hidden_size")
-    experts = config.num_local_experts or config.num_experts or 0
+    experts = config.num_local_experts or config.num_experts or config.n_routed_experts or 0
     is_narrow = experts and config.moe_intermediate_size is not None
+    hidden = _given(config, "moe_intermediate_size" if is_narrow else "intermediate_size")
     groups, chosen, head = config.num_key_value_heads or heads, config.num_experts_per_tok or CHOSEN, config.head_dim
+    latent = _latent(config) if config.model_type in DEEPSEEK else None
+    if latent is not None:
+        head = latent.rotated + _given(config, "qk_nope_head_dim")
     _require(
         head is not None or width % (2 * heads) == 0, "hidden_size", f"a multiple of twice the {heads} heads", width
     )
@@ -151,7 +173,7 @@ def _llama(config: Configuration) -> llama.LlamaSize:
         width=width,
         heads=heads,
         groups=groups,
-        hidden=_given(config, "moe_intermediate_size" if is_narrow else "intermediate_size"),
+        hidden=hidden,
         vocabulary=_given(config, "vocab_size"),
         sequence=min(SEQUENCE, config.max_position_embeddings or SEQUENCE),
         base=config.rope_theta or ROPE_BASE,
@@ -162,7 +184,18 @@ def _llama(config: Configuration) -> llama.LlamaSize:
         qkv_bias=bool(config.attention_bias) or config.model_type == "qwen2",
         qk_norm=config.model_type in QK_NORMS,
         activation="gelu" if config.model_type == "gemma" else "silu",
+        dense=config.first_k_dense_replace if experts else 0,
+        step=config.interleave_moe_layer_step,
+        dense_hidden=(config.intermediate_size_mlp or _given(config, "intermediate_size")) if experts else 0,
+        shared=hidden * (1 if config.model_type == LLAMA4 else config.n_shared_experts or 0),
+        latent=latent,
     )
+
+
+def _latent(config: Configuration) -> llama.Latent:
+    rotated = _given(config, "qk_rope_head_dim")
+    _require(rotated % 2 == 0, "qk_rope_head_dim", "an even width", rotated)
+    return llama.Latent(config.q_lora_rank or 0, _given(config, "kv_lora_rank"), rotated, _given(config, "v_head_dim"))
 
 
 def _file(path: Path) -> Configuration:

@@ -1,4 +1,4 @@
-"""Language models with RMS norm, rotary positions and SwiGLU: Llama 2, Llama 3.1, Mixtral, and models of any size.
+"""Language models with RMS norm, rotary positions and SwiGLU: Llama, Mixtral, DeepSeek, and models of any size.
 
 Queries share key and value heads, layers have no biases, and attention stores no score matrix. In Mixtral every token
 chooses two experts. An expert accepts, per sample, its equal share of choices times `capacity`; later choices are
@@ -31,13 +31,30 @@ from planner.models.options import Published, Training, option, width as read_wi
 
 
 @dataclass(frozen=True, slots=True)
+class Latent:
+    """Multi-head latent attention (DeepSeek-V2, arXiv:2405.04434).
+
+    Queries, and keys with values, are projected to vectors of `queries` and `keys` elements and from there to heads;
+    with 0 `queries`, queries are projected at once. The last `rotated` elements of a head's queries and keys have
+    rotary positions, and all heads share those of keys. Values have `value` elements.
+    """
+
+    queries: int
+    keys: int
+    rotated: int
+    value: int
+
+
+@dataclass(frozen=True, slots=True)
 class LlamaSize:
     """Sizes; `groups` is the number of key and value heads, `hidden` the width of the feed-forward layers.
 
     `head` is the width of a head; 0 divides the model's width among the heads. `base` is that of rotary positions,
     `stretched` selects Llama 3.1's frequencies. Without `experts` the layers are dense. Feed-forward layers without
     `gated` have two matrices and a GELU; a gate uses `activation`. With `qkv_bias` queries, keys and values have
-    biases; with `qk_norm` queries and keys have an RMS norm per head.
+    biases; with `qk_norm` queries and keys have an RMS norm per head. Of models with experts, the first `dense` layers
+    have none, and of the others every `step`-th has; layers without are `dense_hidden` wide. All tokens use an expert
+    of width `shared` besides. With `latent`, attention is that of DeepSeek-V2.
     """
 
     layers: int
@@ -57,6 +74,11 @@ class LlamaSize:
     qkv_bias: bool = False
     qk_norm: bool = False
     activation: str = "silu"
+    dense: int = 0
+    step: int = 1
+    dense_hidden: int = 0
+    shared: int = 0
+    latent: Latent | None = None
 
     @property
     def head_width(self) -> int:
@@ -73,6 +95,7 @@ SIZES = {
 }
 """Touvron et al. (2023); Grattafiori et al. (2024), with the sequence length of most of its training."""
 
+MLP = "bsd,df->bsf", "bsf,fd->bsd"
 HEAD_WIDTH, MULTIPLE = 128, 256
 """For models of any size: the width of a head, and a divisor of the width of the feed-forward layers."""
 
@@ -109,6 +132,13 @@ class SizedOptions(Training):
     gated: bool = option(True, "Gated MLP (SwiGLU, three matrices) instead of GELU (two).")
     experts: int | None = option(None, "Experts per layer. Default: a dense MLP.")
     chosen_experts: int = option(2, "Experts per token (top-k).")
+    shared_hidden: int | None = option(None, "Hidden width of the experts that all tokens use. Default: none.")
+    dense_layers: int | None = option(None, "Leading layers without experts. Default: none.")
+    dense_hidden: int | None = option(None, "Hidden width of layers without experts. Default: hidden.")
+    key_rank: int | None = option(None, "Rank of keys and values (multi-head latent attention). Default: full.")
+    query_rank: int | None = option(None, "Rank of queries in latent attention. Default: full.")
+    rotated_size: int = option(64, "Part of the head dimension with rotary positions, in latent attention.")
+    value_size: int = option(128, "Head dimension of values in latent attention.")
     capacity: float = option(1.25, "Capacity factor: tokens an expert takes, relative to an even share.")
 
 
@@ -134,8 +164,19 @@ def build_sized(layers: str, width: str, options: SizedOptions) -> Graph:
     size = LlamaSize(
         int(layers), units, heads, groups, hidden, options.vocabulary, options.sequence, tied=options.tied,
         experts=options.experts or 0, chosen=options.chosen_experts, gated=options.gated, head=options.head_size or 0,
+        dense=options.dense_layers or 0, dense_hidden=options.dense_hidden or 0, shared=options.shared_hidden or 0,
+        latent=_latent(options, options.head_size or units // heads),
     )  # fmt: skip
     return training(size, options, options.capacity)
+
+
+def _latent(options: SizedOptions, head: int) -> Latent | None:
+    """Return latent attention, if the options select it. Raises GraphError for an odd or too large `rotated_size`."""
+    if options.key_rank is None:
+        return None
+    if options.rotated_size % 2 or options.rotated_size >= head:
+        raise GraphError(f"option rotated_size: must be even and below {head}, found {options.rotated_size}")
+    return Latent(options.query_rank or 0, options.key_rank, options.rotated_size, options.value_size)
 
 
 def build_experts(name: str, options: Experts) -> Graph:
@@ -157,7 +198,8 @@ def training(size: LlamaSize, options: Training, capacity: float = 1.0) -> Graph
     x = b.apply("embedding", weight, words, name="embedding")
     for layer in range(size.layers):
         x = layers.attention(x, f"l{layer}.attention")
-        x = layers.experts(x, f"l{layer}.experts") if size.experts else layers.mlp(x, f"l{layer}.mlp")
+        has_experts = size.experts and layer >= size.dense and (layer - size.dense + 1) % size.step == 0
+        x = layers.experts(x, f"l{layer}.experts") if has_experts else layers.mlp(x, f"l{layer}.mlp")
     x = rms_norm(b, x, "norm")
     return options.train(b, classify_tokens(b, x, weight if size.tied else None, size.vocabulary))
 
@@ -168,7 +210,7 @@ def frequencies(size: LlamaSize) -> list[float]:
     Llama 3.1 divides by 8 the frequencies with less than one turn in 8192 positions, keeps those with more than four
     turns, and interpolates between.
     """
-    width = size.head_width
+    width = size.latent.rotated if size.latent else size.head_width
     unscaled = [size.base ** (-2 * pair / width) for pair in range(width // 2)]
     if not size.stretched:
         return unscaled
@@ -201,7 +243,14 @@ class Layers:
     def attention(self, x: str, name: str) -> str:
         """Add to x [b, s, d] the causal self-attention of its norm."""
         b, size = self.b, self.size
-        norm, head = rms_norm(b, x, f"{name}.norm"), size.head_width
+        norm = rms_norm(b, x, f"{name}.norm")
+        mixed = attend(b, self._latent(norm, name) if size.latent else self._heads(norm, name), name, causal=True)
+        back = WeightProduct("bhse,dhe->bsd", (size.width, size.heads, b.shape(mixed)[-1]), self._gain, bias=False)
+        return b.apply("add", x, project(b, mixed, f"{name}.out", back), name=f"{name}.sum")
+
+    def _heads(self, norm: str, name: str) -> tuple[str, str, str]:
+        """Return queries, keys and values [b, heads, s, e]."""
+        b, size, head = self.b, self.size, self.size.head_width
         q, k, v = (
             project(
                 b, norm, f"{name}.{part}", WeightProduct("bsd,hed->bhse", (count, head, size.width), bias=size.qkv_bias)
@@ -210,18 +259,43 @@ class Layers:
         )
         if size.qk_norm:
             q, k = (rms_norm(b, heads, f"{name}.{part}.norm") for part, heads in (("q", q), ("k", k)))
-        q, k = (
-            b.apply("rotary", heads, *self.angles, name=f"{name}.{part}.rotary", half=head // 2)
-            for part, heads in (("q", q), ("k", k))
+        return self._turned(q, f"{name}.q"), self._turned(k, f"{name}.k"), v
+
+    def _turned(self, heads: str, name: str) -> str:
+        return self.b.apply("rotary", heads, *self.angles, name=f"{name}.rotary", half=self.b.shape(heads)[-1] // 2)
+
+    def _latent(self, norm: str, name: str) -> tuple[str, str, str]:
+        """Return queries, keys and values [b, heads, s, e] of latent attention."""
+        b, size, latent = self.b, self.size, self.size.latent
+        assert latent is not None
+
+        def down(part: str, rank: int) -> str:
+            product = WeightProduct("bsd,rd->bsr", (rank, size.width), bias=False)
+            return rms_norm(b, project(b, norm, f"{name}.{part}.down", product), f"{name}.{part}.norm")
+
+        def up(part: str, x: str, units: int) -> str:
+            product = WeightProduct("bsr,her->bhse", (size.heads, units, b.shape(x)[-1]), bias=False)
+            return project(b, x, f"{name}.{part}", product)
+
+        queries = down("queries", latent.queries) if latent.queries else norm
+        keys, plain = down("keys", latent.keys), size.head_width - latent.rotated
+        shared = project(
+            b, norm, f"{name}.shared", WeightProduct("bsd,ed->bse", (latent.rotated, size.width), bias=False)
         )
-        mixed = attend(b, (q, k, v), name, causal=True)
-        back = WeightProduct("bhse,dhe->bsd", (size.width, size.heads, head), self._gain, bias=False)
-        return b.apply("add", x, project(b, mixed, f"{name}.out", back), name=f"{name}.sum")
+        shared = b.apply("expand", shared, name=f"{name}.heads", dims=(1,), extents={"e0": size.heads})
+        turned = self._turned(up("turned", queries, latent.rotated), f"{name}.q"), self._turned(shared, f"{name}.k")
+        q, k = (
+            b.apply(
+                "cat", up(part, of, plain), rotated, name=f"{name}.{part}.heads", dim=3, sizes=(plain, latent.rotated)
+            )
+            for part, of, rotated in zip("qk", (queries, keys), turned, strict=True)
+        )
+        return q, k, up("v", keys, latent.value)
 
     def mlp(self, x: str, name: str) -> str:
         """Add to x [b, s, d] a feed-forward layer of its norm."""
         norm = rms_norm(self.b, x, f"{name}.norm")
-        y = self._connected(norm, name, ("bsd,df->bsf", "bsf,fd->bsd"))
+        y = self._connected(norm, name, MLP, self.size.dense_hidden or self.size.hidden)
         return self.b.apply("add", x, y, name=f"{name}.sum")
 
     def experts(self, x: str, name: str) -> str:
@@ -238,17 +312,20 @@ class Layers:
         copies = b.apply("expand", norm, name=f"{name}.copies", dims=(2,), extents={"e0": size.chosen})
         places: dict[str, Value] = {"e": size.experts, "c": capacity}
         y = b.apply("dispatch", copies, slots, name=f"{name}.dispatch", capacity=capacity, extents=places)
-        y = self._connected(y, name, ("becd,edf->becf", "becf,efd->becd"), (size.experts,))
+        y = self._connected(y, name, ("becd,edf->becf", "becf,efd->becd"), size.hidden, (size.experts,))
         y = b.apply("collect", y, slots, name=f"{name}.collect", capacity=capacity)
         y = b.apply("einsum", y, gates, name=f"{name}.mixed", equation="bskd,bsk->bsd")
+        if size.shared:
+            y = b.apply("add", y, self._connected(norm, f"{name}.shared", MLP, size.shared), name=f"{name}.both")
         return b.apply("add", x, y, name=f"{name}.sum")
 
-    def _connected(self, x: str, name: str, equations: tuple[str, str], leading: tuple[int, ...] = ()) -> str:
+    def _connected(
+        self, x: str, name: str, equations: tuple[str, str], hidden: int, leading: tuple[int, ...] = ()
+    ) -> str:
         """Project up, activate and project down; weights have a leading dimension of experts."""
-        size = self.size
-        up = WeightProduct(equations[0], (*leading, size.width, size.hidden), RELU_GAIN, bias=False)
+        up = WeightProduct(equations[0], (*leading, self.size.width, hidden), RELU_GAIN, bias=False)
         y = self._activated(x, name, up)
-        down = WeightProduct(equations[1], (*leading, size.hidden, size.width), self._gain, bias=False)
+        down = WeightProduct(equations[1], (*leading, hidden, self.size.width), self._gain, bias=False)
         return project(self.b, y, f"{name}.down", down)
 
     def _activated(self, x: str, name: str, up: WeightProduct) -> str:

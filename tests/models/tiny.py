@@ -13,6 +13,8 @@ SIZES = {
     "llama": LLAMA,
     "llama-tied": replace(LLAMA, tied=True, base=5e5, stretched=True),
     "mixtral": replace(LLAMA, layers=1, experts=4),
+    "latent": replace(LLAMA, groups=4, head=6, latent=llama.Latent(10, 8, 2, 5)),
+    "shared": replace(LLAMA, experts=4, dense=1, dense_hidden=28, shared=10),
 }
 
 
