@@ -1,19 +1,13 @@
-"""Image classifiers: MLP, CNN, AlexNet, VGG-16, wide ResNet, and a face recognizer.
+"""Image classifiers: MLP, CNN and wide ResNet.
 
 MLP-L-H has L bias-free fully connected layers H x H with relu between them; the outputs of the last are the logits.
-CNN-L-C has L padded 3x3 convolutions from C to C channels (SoyBean's and DistPar's five-layer CNN). AlexNet is the
-single-device version, with the channels of Krizhevsky's "One weird trick for parallelizing convolutional neural
-networks"; like current implementations it has no response normalization. VGG-16 is configuration D of Simonyan and
-Zisserman, without biases in its convolutions. WResNet-L-W is a bottleneck ResNet with every convolution's channels
-multiplied by W (Tofu Sec 7). Classifier-C is a face recognizer whose last layer distinguishes very many classes
-(DistPar Sec A.4).
+CNN-L-C has L padded 3x3 convolutions from C to C channels (SoyBean's and DistPar's five-layer CNN). WResNet-L-W is a
+bottleneck ResNet with every convolution's channels multiplied by W (Tofu Sec 7).
 """
 
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -23,17 +17,14 @@ from planner.graph.ir import Graph
 from planner.models.layers import (
     EXPANSION,
     RELU_GAIN,
-    add_bias,
     batch_norm,
     classify,
     convolution,
-    flatten,
-    global_pool,
     linear,
     max_pool,
     pooled_classifier,
 )
-from planner.models.options import RUNNING, ImageOptions, Scaled, Training, option, scaled, width
+from planner.models.options import RUNNING, ImageOptions, Training, option, width
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,64 +77,6 @@ def build_cnn(layers: str, channels: str, options: CnnOptions) -> Graph:
     return options.train(b, metrics)
 
 
-HIDDEN = 4096
-
-
-@dataclass(frozen=True, slots=True)
-class Layer:
-    """A convolution: suffix of its name, its size, and the kernel of the max pool of stride 2 after it, if any.
-
-    A pool's name ends in the part of the suffix before the underscore.
-    """
-
-    mark: str
-    channels: int
-    kernel: int = 3
-    stride: int = 1
-    padding: int = 1
-    pool: int = 0
-
-
-ALEXNET = (
-    Layer("1", 64, 11, 4, 2, pool=3),
-    Layer("2", 192, 5, 1, 2, pool=3),
-    Layer("3", 384),
-    Layer("4", 256),
-    Layer("5", 256, pool=3),
-)
-VGG_STAGES = ((64, 2), (128, 2), (256, 3), (512, 3), (512, 3))
-"""Channels of VGG-16's stages, and their numbers of layers."""
-
-VGG_16 = tuple(
-    Layer(f"{stage}_{number}", channels, pool=2 if number == count else 0)
-    for stage, (channels, count) in enumerate(VGG_STAGES, start=1)
-    for number in range(1, count + 1)
-)
-
-
-def build_pooled(layers: Sequence[Layer], biases: bool, options: Scaled) -> Graph:
-    """Return the training graph, with every width except the classes scaled by `options.width`.
-
-    Raises GraphError for images that are too small (AlexNet needs 63 pixels, VGG-16 32), and if a scaled width is not
-    an integer.
-    """
-    b = GraphBuilder(options.dtype)
-    x = b.input("images", (options.samples, options.channels, options.image, options.image))
-    for layer in layers:
-        size = scaled(layer.channels, options.width), layer.kernel, layer.stride, layer.padding
-        x = convolution(b, x, f"conv{layer.mark}", size)
-        if biases:
-            x = add_bias(b, x, f"conv{layer.mark}", 1)
-        x = b.apply("relu", x, name=f"relu{layer.mark}")
-        if layer.pool:
-            x = max_pool(b, x, f"pool{layer.mark.partition('_')[0]}", layer.pool)
-    x, hidden = flatten(b, x, "flat"), scaled(HIDDEN, options.width)
-    for number in (1, 2):
-        x = add_bias(b, linear(b, x, hidden, f"fc{number}", gain=RELU_GAIN), f"fc{number}", 1)
-        x = b.apply("relu", x, name=f"fc{number}.relu")
-    return options.train(b, classify(b, add_bias(b, linear(b, x, options.classes, "fc3"), "fc3", 1)))
-
-
 PATTERN = r"wresnet-([1-9]\d*)-(\d+(?:\.\d+)?)"
 UNITS = {14: (1, 1, 1, 1), 26: (2, 2, 2, 2), 50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 152: (3, 8, 36, 3)}
 STAGE_WIDTHS = (64, 128, 256, 512)
@@ -166,35 +99,11 @@ class WresnetOptions(Backbone):
     classes: int = option(1000, "Number of classes.")
 
 
-@dataclass(frozen=True, slots=True)
-class Classifier(Backbone):
-    """Options of a face recognizer."""
-
-    backbone: str = option("wresnet-50-1", "Backbone of classifier-C.")
-    embedding: int = option(512, "Embedding width of classifier-C.")
-
-
 def build_wresnet(depth: str, widening: str, options: WresnetOptions) -> Graph:
     """Return the training graph of a wide ResNet: its features, a global mean, and a classifier without bias."""
     b = GraphBuilder(options.dtype)
     metrics = pooled_classifier(b, features(b, depth, widening, options), options.classes)
     return options.train(b, metrics)
-
-
-def build_classifier(classes: str, options: Classifier) -> Graph:
-    """Return the training graph of a backbone, a linear embedding of its pooled features, and a linear classifier.
-
-    The backbone is a wide ResNet, by default ResNet-50; the embedding is 512 wide by default. Real data sets have 85742
-    and 360232 classes. Raises GraphError for a backbone that is not a wide ResNet.
-    """
-    match = re.fullmatch(PATTERN, options.backbone, re.ASCII)
-    if match is None:
-        raise GraphError(f"option backbone must name a model wresnet-L-W, found {options.backbone!r}")
-    b = GraphBuilder(options.dtype)
-    depth, widening = match.groups()
-    pooled = global_pool(b, features(b, depth, widening, options), "pool")
-    embedding = linear(b, pooled, options.embedding, "embedding")
-    return options.train(b, classify(b, linear(b, embedding, int(classes), "fc")))
 
 
 def features(b: GraphBuilder, depth: str, widening: str, options: Backbone) -> str:

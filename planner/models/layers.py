@@ -278,18 +278,7 @@ class Blocks:
         fused = project(b, norm, f"{name}.qkv", WeightProduct(TO_HEADS, shape, bias=self.qkv_bias))
         parts = tuple(f"{name}.{part}" for part in "qkv")
         q, k, v = b.apply_all("unbind", fused, name=f"{name}.unbind", outputs=parts, dim=0, n=3)
-        return self._attend(x, (q, k, v), name, causal)
-
-    def cross_attention(self, x: str, memory: str, name: str) -> str:
-        """Add to x [b, s, d] the attention of its norm to `memory` [b, t, d]."""
-        b, (_, _, width) = self.b, self.b.shape(x)
-        head = (self.heads, width // self.heads, width)
-        norm = layer_norm(b, x, f"{name}.norm")
-        q = project(b, norm, f"{name}.q", WeightProduct("bsd,hed->bhse", head, bias=self.qkv_bias))
-        fused = project(b, memory, f"{name}.kv", WeightProduct(TO_HEADS, (2, *head), bias=self.qkv_bias))
-        parts = tuple(f"{name}.{part}" for part in "kv")
-        k, v = b.apply_all("unbind", fused, name=f"{name}.unbind", outputs=parts, dim=0, n=2)
-        return self._attend(x, (q, k, v), name, causal=False)
+        return self.attend(x, (q, k, v), name, causal)
 
     def mlp(self, x: str, name: str) -> str:
         """Add to x [b, s, d] a feed-forward layer of its norm, 4 d wide, with a GELU."""
@@ -301,7 +290,8 @@ class Blocks:
         y = project(b, y, f"{name}.down", WeightProduct("bsf,fd->bsd", (wide, width), residual_gain(self.residuals)))
         return b.apply("add", x, self.drop(y, f"{name}.dropped"), name=f"{name}.sum")
 
-    def _attend(self, x: str, heads: tuple[str, str, str], name: str, causal: bool) -> str:
+    def attend(self, x: str, heads: tuple[str, str, str], name: str, causal: bool) -> str:
+        """Add to x [b, s, d] the attention of queries, keys and values [b, heads, s, e]."""
         b, (_, _, width) = self.b, self.b.shape(x)
         if self.flash:
             mixed = attend(b, heads, name, causal, self.bias)

@@ -1,14 +1,8 @@
-"""Models of sequences: Transformer-L-D, GPT-2, GPT-3 and BLOOM; Encoder-decoder-L-D; and RNN-L-H.
+"""Language models without rotary positions: Transformer-L-D, GPT-2, GPT-3 and BLOOM.
 
 Transformers have pre-norm blocks with GELU. Transformer-L-D is a GPT of any size. The published models have biases,
 tied embeddings, and attention that stores no score matrix. BLOOM has no position embeddings: a head's score of a key
-decreases with distance (ALiBi, Press et al., 2022). The decoder blocks of an encoder-decoder also attend to the
-encoder's result (Vaswani et al., "Attention is all you need"). They all read the same result, so the graph is not a
-chain.
-
-RNN-L-H has L stacked LSTM layers of H hidden units, unrolled, with a softmax at every timestep (Tofu Sec 7). The
-weights of the four gates have a leading dimension of 4, so sharding the hidden units keeps a unit's gates on one
-worker. There are no biases and no projections.
+decreases with distance (ALiBi, Press et al., 2022).
 """
 
 from __future__ import annotations
@@ -18,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from planner.graph.build import ZEROS, GraphBuilder
+from planner.graph.build import GraphBuilder
 from planner.graph.ir import Graph
 from planner.models.layers import (
     Blocks,
@@ -26,11 +20,9 @@ from planner.models.layers import (
     embed,
     heads_of,
     layer_norm,
-    softmax_cross_entropy,
     table,
-    uniform,
 )
-from planner.models.options import Published, Tokens, Training, option, width, width as read_width
+from planner.models.options import Published, Tokens, Training, width as read_width
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,13 +102,6 @@ def distance_bias(b: GraphBuilder, heads: int, sequence: int) -> str:
     return b.cast(bias, b.dtype, "alibi.cast")
 
 
-@dataclass(frozen=True, slots=True)
-class EncoderDecoder(Tokens):
-    """Options of an encoder-decoder."""
-
-    source_sequence: int | None = option(None, "Source sequence length. Default: that of the target.")
-
-
 def build_transformer(layers: str, width: str, options: Tokens) -> Graph:
     """Return the training graph of a GPT: inputs "tokens" [batch, sequence] and "labels" [batch, sequence].
 
@@ -131,106 +116,3 @@ def build_transformer(layers: str, width: str, options: Tokens) -> Graph:
         attention_dropout=options.attention_dropout,
     )  # fmt: skip
     return training(size, options)
-
-
-def build_encoder_decoder(layers: str, width: str, options: EncoderDecoder) -> Graph:
-    """Return the training graph: inputs "source" and "target" [batch, sequence] and "labels" [batch, sequence].
-
-    Source, target and output layer share one embedding table unless `options.tied` is off. Raises GraphError for heads
-    that do not divide D.
-    """
-    b, count, units = GraphBuilder(options.dtype), int(layers), read_width(width)
-    heads = heads_of(units, options)
-    encoder, decoder = (
-        Blocks(b, heads, sums * count, options.qkv_bias, options.dropout, attention_dropout=options.attention_dropout)
-        for sums in (2, 3)
-    )  # fmt: skip
-    source = b.integers("source", (options.samples, options.source_sequence or options.sequence), options.vocabulary)
-    target = b.integers("target", (options.samples, options.sequence), options.vocabulary)
-    names = ("embedding", "embedding") if options.tied else ("encoder.embedding", "decoder.embedding")
-    weights = {name: table(b, name, options.vocabulary, units) for name in dict.fromkeys(names)}
-    x = encoder.drop(embed(b, source, weights[names[0]], "encoder.embedding"), "encoder.embedding.dropped")
-    for layer in range(count):
-        x = encoder.attention(x, f"encoder.l{layer}.attention")
-        x = encoder.mlp(x, f"encoder.l{layer}.mlp")
-    memory = layer_norm(b, x, "encoder.norm")
-    x = decoder.drop(embed(b, target, weights[names[1]], "decoder.embedding"), "decoder.embedding.dropped")
-    for layer in range(count):
-        x = decoder.attention(x, f"decoder.l{layer}.attention", causal=True)
-        x = decoder.cross_attention(x, memory, f"decoder.l{layer}.cross")
-        x = decoder.mlp(x, f"decoder.l{layer}.mlp")
-    x = layer_norm(b, x, "decoder.norm")
-    metrics = classify_tokens(b, x, weights[names[1]] if options.tied else None, options.vocabulary)
-    return options.train(b, metrics)
-
-
-GATES = ("i", "f", "g", "o")
-GATE_EQUATION = "bi,ghi->bgh"
-
-
-@dataclass(frozen=True, slots=True)
-class RnnOptions(Training):
-    """Options of an unrolled LSTM."""
-
-    unroll: int = option(20, "Number of unrolled time steps.")
-    input_width: int = option(512, "Input width of a time step.")
-    classes: int = option(512, "Number of classes.")
-
-
-def build_rnn(layers: str, hidden: str, options: RnnOptions) -> Graph:
-    """Return the training graph of an unrolled LSTM: inputs "x.t" and "labels.t", mean loss over timesteps.
-
-    The states before the first timestep are inputs of zeros. The metrics name the last timestep's logits and labels.
-    """
-    b = GraphBuilder(options.dtype)
-    units, inputs = width(hidden), options.input_width
-    cells = [
-        _Cell(b, f"lstm{layer}", (options.samples, inputs if layer == 1 else units, units))
-        for layer in range(1, int(layers) + 1)
-    ]
-    weight = b.weight("fc.w", (units, options.classes), uniform(units))
-    losses, metrics = [], {}
-    for step in range(options.unroll):
-        with b.timestep(step):
-            x = b.input(f"x.{step}", (options.samples, inputs))
-            labels = b.integers(f"labels.{step}", (options.samples,), options.classes)
-            for cell in cells:
-                x = cell.advance(x)
-            logits = b.apply("mm", x, weight, name="logits")
-            losses.append(softmax_cross_entropy(b, logits, labels, "cross_entropy", options.samples * options.unroll))
-            metrics = {"logits": logits, "labels": labels}
-    loss = b.apply("add_n", *losses, name="loss")
-    return options.train(b, {"loss": loss, **metrics})
-
-
-class _Cell:
-    """One LSTM layer: its weights, and its state after the timestep last added to the graph."""
-
-    def __init__(self, b: GraphBuilder, name: str, sizes: tuple[int, int, int]) -> None:
-        batch, inputs, hidden = sizes
-        self.b = b
-        self.name = name
-        # Two products are added, so each has half of the variance.
-        init = uniform(inputs + hidden)
-        self.weight_x = b.weight(f"{name}.wx", (len(GATES), hidden, inputs), init)
-        self.weight_h = b.weight(f"{name}.wh", (len(GATES), hidden, hidden), init)
-        self.h = b.input(f"{name}.h.initial", (batch, hidden), ZEROS)
-        self.c = b.input(f"{name}.c.initial", (batch, hidden), ZEROS)
-
-    def advance(self, x: str) -> str:
-        """Add one timestep with input x [batch, inputs]; return the new hidden state [batch, hidden]."""
-        b, name = self.b, self.name
-        from_x = b.apply("einsum", x, self.weight_x, name=f"{name}.x", equation=GATE_EQUATION)
-        from_h = b.apply("einsum", self.h, self.weight_h, name=f"{name}.h_product", equation=GATE_EQUATION)
-        gates = b.apply("add", from_x, from_h, name=f"{name}.gates")
-        parts = tuple(f"{name}.{gate}.before" for gate in GATES)
-        raw = b.apply_all("unbind", gates, name=f"{name}.unbind", outputs=parts, dim=1, n=len(GATES))
-        i, f, g, o = (
-            b.apply("tanh" if gate == "g" else "sigmoid", part, name=f"{name}.{gate}")
-            for part, gate in zip(raw, GATES, strict=True)
-        )
-        kept = b.apply("mul", f, self.c, name=f"{name}.kept")
-        added = b.apply("mul", i, g, name=f"{name}.added")
-        self.c = b.apply("add", kept, added, name=f"{name}.c")
-        self.h = b.apply("mul", o, b.apply("tanh", self.c, name=f"{name}.c_tanh"), name=f"{name}.h")
-        return self.h

@@ -5,14 +5,16 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import Field, dataclass, field, fields
-from functools import partial
+from functools import cache, reduce
+from importlib.metadata import entry_points
+from operator import or_
 from typing import Any
 
 from planner.errors import GraphError
 from planner.graph.ir import Graph
 from planner.graph.optimizers import CONSTANTS, constants_of
 from planner.models import classifiers, huggingface, llama, sequences
-from planner.models.options import CHOICES, Published, Scaled, Tokens, Training
+from planner.models.options import CHOICES, Published, Tokens, Training
 from tensor_partitioner.display import nearest
 from topologies import Machine
 
@@ -23,7 +25,8 @@ class Family:
 
     `build` takes the groups of `pattern` as text, then an instance of `options`, a frozen dataclass. If a family
     `repeats`, the first group is the number of layers, which are identical except for the first and last. `depths`
-    lists all names of a family with fixed names, with the layers of each unless its option `layers` overrides them. If
+    lists all names of a family with fixed names, with the layers of each unless its option `layers` overrides them.
+    `pattern_of` returns how many of them, at the start, differ from the others, which repeat after so many layers. If
     not `is_listed`, the example stands for the names.
     """
 
@@ -33,6 +36,7 @@ class Family:
     options: type[Training] = Training
     repeats: bool = False
     depths: Mapping[str, int] = field(default_factory=dict)
+    pattern_of: Callable[[str], tuple[int, int]] = lambda _: (0, 1)
     is_listed: bool = True
 
     @classmethod
@@ -53,27 +57,18 @@ class Family:
 
 
 MOST = 10**9 - 1
-_NUMBER = r"[1-9]\d{0,8}"
-_SIZES = rf"-({_NUMBER})-({_NUMBER}k?)"
+NUMBER = r"[1-9]\d{0,8}"
+SIZES = rf"-({NUMBER})-({NUMBER}k?)"
 
 
 FAMILIES: dict[str, Family] = {
-    "mlp-L-H": Family(f"mlp{_SIZES}", "mlp-4-8192", classifiers.build_mlp, classifiers.MlpOptions),
-    "cnn-L-C": Family(f"cnn{_SIZES}", "cnn-5-2048", classifiers.build_cnn, classifiers.CnnOptions),
+    "mlp-L-H": Family(f"mlp{SIZES}", "mlp-4-8192", classifiers.build_mlp, classifiers.MlpOptions),
+    "cnn-L-C": Family(f"cnn{SIZES}", "cnn-5-2048", classifiers.build_cnn, classifiers.CnnOptions),
     "wresnet-L-W": Family(classifiers.PATTERN, "wresnet-152-10", classifiers.build_wresnet, classifiers.WresnetOptions),
-    "rnn-L-H": Family(f"rnn{_SIZES}", "rnn-8-8k", sequences.build_rnn, sequences.RnnOptions),
-    "alexnet": Family("alexnet", "alexnet", partial(classifiers.build_pooled, classifiers.ALEXNET, True), Scaled),
-    "vgg-16": Family("vgg-16", "vgg-16", partial(classifiers.build_pooled, classifiers.VGG_16, False), Scaled),
-    "classifier-C": Family(
-        rf"classifier-({_NUMBER})", "classifier-85742", classifiers.build_classifier, classifiers.Classifier
-    ),
     "transformer-L-D": Family(
-        f"transformer{_SIZES}", "transformer-24-2048", sequences.build_transformer, Tokens, repeats=True
+        f"transformer{SIZES}", "transformer-24-2048", sequences.build_transformer, Tokens, repeats=True
     ),
-    "encoder-decoder-L-D": Family(
-        f"encoder-decoder{_SIZES}", "encoder-decoder-6-1024", sequences.build_encoder_decoder, sequences.EncoderDecoder
-    ),
-    "llama-L-D": Family(f"llama{_SIZES}", "llama-32-4096", llama.build_sized, llama.SizedOptions, repeats=True),
+    "llama-L-D": Family(f"llama{SIZES}", "llama-32-4096", llama.build_sized, llama.SizedOptions, repeats=True),
     "gpt-SIZE": Family.of_sizes(sequences.SIZES, sequences.build_published, Published),
     "llama-SIZE": Family.of_sizes(llama.SIZES, llama.build, Published),
     "mixtral-SIZE": Family.of_sizes(llama.EXPERTS, llama.build_experts, llama.Experts),
@@ -83,40 +78,55 @@ FAMILIES: dict[str, Family] = {
         huggingface.build,
         llama.Experts,
         depths=huggingface.Depths(),
+        pattern_of=huggingface.pattern_of,
         is_listed=False,
     ),
 }
-"""Families by spelling. Add to it to give names to your own models."""
+"""Families by spelling. Add to it to give names to your own models; `families` adds those of installed packages."""
+
+GROUP = "tensor_partitioner.models"
+"""The entry point group of packages that add families: each names a mapping of `Family` by spelling."""
+
+
+def families() -> Mapping[str, Family]:
+    """Return all families by spelling."""
+    return FAMILIES | _installed()
+
+
+@cache
+def _installed() -> dict[str, Family]:
+    return reduce(or_, (entry.load() for entry in entry_points(group=GROUP)), dict[str, Family]())
 
 
 def build(name: str, **options: object) -> Graph:
     """Return the checked training graph of a zoo model: forward, backward and weight update.
 
-    `options` are fields of the family's options. A width may be written in units of 1024: "rnn-8-8k". Raises GraphError
+    `options` are fields of the family's options. A width may be written in units of 1024: "mlp-4-8k". Raises GraphError
     for a name that matches no family, for options that the family does not have, and for values out of range.
     """
-    for spelling, family in FAMILIES.items():
+    for spelling, family in families().items():
         if match := re.fullmatch(family.pattern, name, re.ASCII):
             return built_as_asked(name, family.build(*match.groups(), _options(spelling, family, options)), options)
         if re.fullmatch(family.pattern, re.sub(r"\d+", "1", name), re.ASCII):
             raise GraphError(f"{name}: the numbers in {spelling} must be from 1 to {MOST}, without leading zeros")
-    known = ", ".join(_spelled(spelling, family) for spelling, family in FAMILIES.items())
+    known = ", ".join(_spelled(spelling, family) for spelling, family in families().items())
     word = re.split(r"[^a-z]", name.lower(), maxsplit=1)[0]
     alike = [known for known in known_names() if word and known.startswith(word)]
     hint = nearest(name, known_names()) or (f": did you mean {', '.join(alike)}?" if alike else "")
-    raise GraphError(f"unknown model {name!r}{f'{hint} The' if hint else '; the'} zoo has {known}")
+    more = "" if entry_points(group=GROUP) else "; networks of papers: pip install extras/paper_models"
+    raise GraphError(f"unknown model {name!r}{f'{hint} The' if hint else '; the'} zoo has {known}{more}")
 
 
 def known_names() -> tuple[str, ...]:
     """Return the example of every family, or all its names if its sizes are published."""
-    return tuple(name for family in FAMILIES.values() for name in family.names)
+    return tuple(name for family in families().values() for name in family.names)
 
 
 def is_zoo_name(name: str) -> bool:
     """Return True if a family has a model of this name."""
     if huggingface.is_other(name):
         return False
-    return any(re.fullmatch(family.pattern, name, re.ASCII) for family in FAMILIES.values())
+    return any(re.fullmatch(family.pattern, name, re.ASCII) for family in families().values())
 
 
 def with_few_layers(
@@ -124,23 +134,32 @@ def with_few_layers(
 ) -> tuple[str, dict[str, object], tuple[int, ...]]:
     """Return the model with at most `few` layers, its options, and the original numbers of layers.
 
-    A model whose depth cannot vary is returned unchanged, with ().
+    A model whose depth cannot vary is returned unchanged, with (). Leading layers without experts are kept besides.
     """
-    for family in FAMILIES.values():
+    for family in families().values():
         match = re.fullmatch(family.pattern, name, re.ASCII)
         if match and family.repeats:
-            layers = int(match[1])
-            return f"{name[: match.start(1)]}{min(layers, few)}{name[match.end(1) :]}", dict(options), (layers,)
+            layers, dense = int(match[1]), int(str(options.get("dense_layers") or 0))
+            kept, runs = _few(layers, few, dense)
+            return f"{name[: match.start(1)]}{kept}{name[match.end(1) :]}", dict(options), runs
         if match and family.depths:
             layers = int(str(options.get("layers") or family.depths[name]))
-            return name, {**options, "layers": min(layers, few)}, (layers,)
+            kept, runs = _few(layers, few, *family.pattern_of(name))
+            return name, {**options, "layers": kept}, runs
     return name, dict(options), ()
+
+
+def _few(layers: int, few: int, dense: int, step: int = 1) -> tuple[int, tuple[int, ...]]:
+    """Return how many layers to keep, and the number in each run; the first `dense` are all kept."""
+    dense = min(dense, layers)
+    runs = (dense, (layers - dense) // step) if dense > 1 else ((layers - dense) // step,)
+    return dense + min(layers - dense, few * step), runs
 
 
 def option_names(name: str) -> tuple[str, ...]:
     """Return the option names of a model's family."""
-    families = (family for family in FAMILIES.values() if re.fullmatch(family.pattern, name, re.ASCII))
-    return tuple(known.name for family in families for known in fields(family.options))
+    named = (family for family in families().values() if re.fullmatch(family.pattern, name, re.ASCII))
+    return tuple(known.name for family in named for known in fields(family.options))
 
 
 def built_as_asked(name: str, graph: Graph, options: Mapping[str, object]) -> Graph:
@@ -191,7 +210,7 @@ def model_options() -> dict[str, ModelOption]:
     """Return the options of all families by name."""
     spellings: dict[str, dict[object, list[str]]] = {}
     declared: dict[str, Field[Any]] = {}
-    for spelling, family in FAMILIES.items():
+    for spelling, family in families().items():
         for known in fields(family.options):
             spellings.setdefault(known.name, {}).setdefault(known.default, []).append(spelling)
             declared.setdefault(known.name, known)
@@ -209,7 +228,7 @@ def model_options() -> dict[str, ModelOption]:
 def _defaults(by_default: Mapping[object, list[str]]) -> str:
     """Return the defaults as text, with the families that have them unless all share one."""
     known = {default: names for default, names in by_default.items() if default is not None}
-    if [len(names) for names in by_default.values()] == [len(FAMILIES)]:
+    if [len(names) for names in by_default.values()] == [len(families())]:
         return f"[default: {next(iter(known))}]" if known else ""
     texts = [f"{default} ({', '.join(names)})" for default, names in known.items()]
     texts += [f"by the model ({', '.join(names)})" for default, names in by_default.items() if default is None]

@@ -23,7 +23,7 @@ from typing import Any
 import planner
 from planner.errors import GraphError, PlanError
 from planner.graph.ir import Graph
-from planner.models import FAMILIES, llama, sequences
+from planner.models import families, llama, sequences
 from planner.parallel import Parallel
 from results.experiment import OverTimeError, Pages, cpu_limit, machine, publish, read_data, table
 from tensor_partitioner.decision import decide
@@ -44,7 +44,7 @@ PUBLISHED = (*sequences.SIZES, *llama.SIZES, *llama.EXPERTS)
 
 MODELS: dict[str, dict[str, Any]] = {
     **dict.fromkeys(PUBLISHED, TOKENS),
-    **{family.example: TOKENS if family.pattern.startswith(SEQUENCES) else OTHERS for family in FAMILIES.values()},
+    **{family.example: TOKENS if family.pattern.startswith(SEQUENCES) else OTHERS for family in families().values()},
 }
 """Every model of the zoo that has a name, and of families of any size the one that the zoo names as an example."""
 

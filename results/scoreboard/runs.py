@@ -230,7 +230,7 @@ def _of_zoo(row: Row, training: dict[str, object], folder: Path) -> tuple[str, d
         name = str(folder / row.model)
         training["dtype"] = row.precision  # of a function its own where none is said
     elif not zoo.is_zoo_name(name):
-        hint = nearest(name, (*sizes.values(), *zoo.FAMILIES))
+        hint = nearest(name, (*sizes.values(), *zoo.families()))
         raise SetError(f"model {row.model!r} is not known: expected its layers, hidden and heads beside it{hint}")
     chosen = {"sequence": row.sequence, "vocabulary": row.vocabulary, "tied": row.tied, **training}
     return name, {key: value for key, value in chosen.items() if value is not None} | dict(_said(row.options or ""))

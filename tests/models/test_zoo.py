@@ -6,6 +6,10 @@ from planner.errors import GraphError
 from planner.graph.optimizers import OPTIMIZERS
 from planner.models import build, llama, sequences
 from planner.models.zoo import known_names
+from planner.parallel import Parallel
+from simulator.projection.network import cluster
+from tensor_partitioner.projection import project_source
+from tensor_partitioner.replicas import GraphModel, ZooModel
 
 
 def count(graph, op):
@@ -206,3 +210,21 @@ def test_options_that_do_not_fit(name, options, message):
 def test_options_that_a_family_refuses(options, message):
     with pytest.raises(GraphError, match=re.escape(message)):
         build("mlp-2-4", **options)
+
+
+OF_EXPERTS = {"experts": 4, "hidden": 64, "dense_layers": 3, "dense_hidden": 96, "shared_hidden": 32, "key_rank": 16}
+FEW = {
+    "hf:torchtitan/llama4-debugmodel": {"layers": 12},
+    "hf:torchtitan/deepseek_v3-debugmodel": {"layers": 9},
+    "llama-9-64": {**OF_EXPERTS, "heads": 2, "head_size": 96, "vocabulary": 64},
+}
+
+
+@pytest.mark.parametrize("name", FEW)
+def test_few_layers_stand_for_all(name):
+    options = {**FEW[name], "sequence": 64, "dtype": "mixed"}
+    sources = ZooModel.of(name, options), GraphModel(build(name, batch=16, **options))
+    for words in ("dp=8,zero=1,micro-batch=2", "pp=2,dp=4,micro-batch=1", "dp=8,ep=4,micro-batch=1"):
+        few, every = (project_source(of, 16, Parallel.read(words), cluster("hgx-h100"), "compile") for of in sources)
+        assert few.needed_bytes == every.needed_bytes
+        assert few.seconds == pytest.approx(every.seconds, rel=1e-8)

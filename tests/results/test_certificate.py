@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from planner.graph import Graph
-from planner.models import build
-from planner.models.zoo import FAMILIES
+from planner.models import build, families
 from planner.search import SEARCHERS, Limits, SearchOptions, Ties, space_of
 from planner.search.solver.problem import Problem
 from results.certificate.toulbar2 import certified, whole_problem
@@ -54,7 +53,7 @@ def test_enumeration(problem, unit, shift):
 
 
 def test_every_family_is_there():
-    assert all(any(re.fullmatch(family.pattern, name) for name in SMALL) for family in FAMILIES.values())
+    assert all(any(re.fullmatch(family.pattern, name) for name in SMALL) for family in families().values())
 
 
 @pytest.mark.parametrize("placements", ["S", "S,R"])
