@@ -35,8 +35,7 @@ NEMO_NAMES = {
 }  # fmt: skip
 
 OTHERS = re.compile(r"pretrain_(?:bert|t5|ict|vision\w*|mamba|vlm|multimodal)\.py")
-OTHER_MODELS = ("multi-latent-attention", "moe-shared-expert-intermediate-size", "enable-gpt-oss", "mtp-num-layers",
-    "is-hybrid-model", "hybrid-override-pattern", "window-size", "optimizer-cpu-offload")  # fmt: skip
+OTHER_MODELS = ("enable-gpt-oss", "is-hybrid-model", "hybrid-override-pattern", "optimizer-cpu-offload")
 """Arguments that select an unsupported model, or keep states off the device. They are refused."""
 
 MOST_LAYERS = 10_000
@@ -198,6 +197,10 @@ def launch_of(fields: Fields, engine: str = "Megatron-LM", stack: str = "megatro
     for name in OTHER_MODELS:
         if fields.text(name) not in {None, "False", "0"}:
             raise InputError(f"{fields.path}: {name}: expected a GPT with its states on devices, found {name} set")
+    if fields.text("window-size") is not None:
+        fields.assumed.append("attention to all earlier tokens instead of a window")
+    if fields.whole("mtp-num-layers") is not None:
+        fields.assumed.append("no layers that predict further tokens (mtp-num-layers)")
     if (optimizer := fields.text("optimizer") or "adam") not in {"adam", "sgd"}:
         fields.assumed.append(f"Adam instead of {optimizer}")
     deepspeed = fields.text("deepspeed", "deepspeed-config", "zero-stage") not in {None, "False"}
@@ -288,8 +291,30 @@ def _model(fields: Fields, tp: int) -> tuple[str, dict[str, object]]:
     options |= {"head_size": head} if head else {}
     if experts > 1:
         chosen, own = fields.whole("moe-router-topk") or 2, fields.whole("moe-ffn-hidden-size")
-        options |= {"experts": experts, "chosen_experts": chosen} | ({"hidden": own} if own else {})
-    return f"llama-{layers}-{width}", options
+        options |= {"experts": experts, "chosen_experts": chosen, "dense_hidden": options["hidden"]}
+        options |= {"shared_hidden": fields.whole("moe-shared-expert-intermediate-size")}
+        options |= {"dense_layers": _dense_layers(fields, layers) or None} | ({"hidden": own} if own else {})
+    if fields.switch("multi-latent-attention"):
+        plain, rotated = fields.whole("qk-head-dim") or 128, fields.whole("qk-pos-emb-head-dim") or 64
+        options |= {
+            "head_size": plain + rotated,
+            "rotated_size": rotated,
+            "key_rank": fields.whole("kv-lora-rank") or 32,
+        }
+        options |= {"query_rank": fields.whole("q-lora-rank"), "value_size": fields.whole("v-head-dim") or 128}
+    return f"llama-{layers}-{width}", {name: value for name, value in options.items() if value is not None}
+
+
+def _dense_layers(fields: Fields, layers: int) -> int:
+    """Return the number of leading layers without experts. Raises InputError if others have none."""
+    said = fields.text("moe-layer-freq") or "1"
+    terms = re.findall(r"\[([01](?:,[01])*)\](?:\*(\d{1,5}))?", said.replace(" ", ""))
+    each = "".join(kinds.replace(",", "") * int(times or 1) for kinds, times in terms) or "1" * layers
+    if (said != "1" and not terms) or "10" in each or len(each) != layers:
+        raise InputError(
+            f"{fields.path}: moe-layer-freq: expected experts in all layers, or in all but the first, found {said}"
+        )
+    return each.count("0")
 
 
 def _vocabulary(fields: Fields, tp: int) -> int:

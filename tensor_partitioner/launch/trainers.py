@@ -5,6 +5,7 @@ Those of torchtitan have the names of versions up to 0.2. Those of DeepSpeed and
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from math import prod
 from typing import Any
@@ -169,12 +170,33 @@ def _checkpoints(fields: Fields) -> bool:
     return fields.switch("fsdp_activation_checkpointing", "activation_checkpointing")
 
 
+QWENS = ("0.6b", "1.7b", "4b", "8b", "14b", "32b", "30b-a3b", "235b-a22b")
+DEEPSEEKS = {"16b": "DeepSeek-V2-Lite", "236b": "DeepSeek-V2", "671b": "DeepSeek-V3"}
+DEBUG = {
+    "llama3": "debugmodel",
+    "llama4": "debugmodel",
+    "qwen3": "debugmodel debugmodel_moe",
+    "deepseek_v3": "debugmodel",
+}
 MODELS = {
     "llama2": {"7b": "llama-2-7b", "13b": "hf:meta-llama/Llama-2-13b-hf", "70b": "llama-2-70b"},
-    "llama3": {"8b": "llama-3.1-8b", "70b": "llama-3.1-70b", "405b": "llama-3.1-405b"},
-    "qwen3": {size: f"hf:Qwen/Qwen3-{size.upper()}" for size in ("0.6b", "1.7b", "4b", "8b", "14b", "32b", "30b-a3b")},
+    "llama3": {
+        **{size: f"hf:meta-llama/Llama-3.2-{size.upper()}" for size in ("1b", "3b")},
+        **{size: f"llama-3.1-{size}" for size in ("8b", "70b", "405b")},
+    },
+    "llama4": {
+        "17bx16e": "hf:meta-llama/Llama-4-Scout-17B-16E",
+        "17bx128e": "hf:meta-llama/Llama-4-Maverick-17B-128E",
+    },
+    "qwen3": {size: f"hf:Qwen/Qwen3-{size.upper()}" for size in QWENS},
+    "deepseek_v3": {size: f"hf:deepseek-ai/{name}" for size, name in DEEPSEEKS.items()},
 }
+for _name, _flavors in DEBUG.items():
+    MODELS[_name] |= {flavor: f"hf:torchtitan/{_name}-{flavor}" for flavor in _flavors.split()}
 """torchtitan's models, by name and flavor, and our names for them."""
+
+SAME_SIZE = "_(?:flex_attn|varlen_attn|irope)$"
+"""Ends of the names of flavors that differ from others in the attention's kernel or mask."""
 
 NAMES = {
     "tp": "tensor_parallel_degree", "cp": "context_parallel_degree", "zero": "fsdp_reshard_after_forward",
@@ -281,12 +303,13 @@ def _at_once(fields: Fields, pp: int) -> tuple[int | None, int]:
 
 def _model(fields: Fields) -> str:
     name, flavor = (fields.text("model.name") or "llama3").lower(), (fields.text("model.flavor") or "").lower()
-    flavors = MODELS.get(name)
-    if flavors is None or flavor not in flavors:
-        known = [f"{of} {size.upper()}" for of, sizes in MODELS.items() for size in sizes]
-        asked = f"{name} {flavor.upper()}".strip()
+    name, flavor = name.removesuffix("_ft"), re.sub(SAME_SIZE, "", flavor)
+    flavors = MODELS.get(name, {})
+    if flavor not in flavors:
+        of, known = ("flavor", list(flavors)) if flavors else ("name", list(MODELS))
+        said = flavor if flavors else name
         raise InputError(
-            f"{fields.path}: model: expected one of {', '.join(known)}, found {asked}{nearest(asked, known)}; --model "
+            f"{fields.path}: model.{of}: expected {', '.join(known)}, found {said}{nearest(said, known)}; --model "
             "names another"
         )
     return flavors[flavor]

@@ -11,9 +11,10 @@ from planner.errors import InputError, PlanError
 from planner.export.setup import Setup
 from planner.export.targets import TARGETS
 from planner.export.transformers import transformer_of
-from planner.models.zoo import buildable
+from planner.models.zoo import buildable, with_few_layers
 from planner.parallel import Parallel
 from tensor_partitioner.launch import read_launch
+from tensor_partitioner.launch.trainers import MODELS
 from tensor_partitioner.projection import project
 
 SCRIPT = """#!/bin/bash
@@ -73,6 +74,34 @@ def test_arguments_as_they_are_printed_are_read(tmp_path):
     assert launch.model == "transformer-24-1024"
     assert (launch.options["vocabulary"], launch.options["dtype"]) == (50304, "mixed-float16")
     assert (launch.devices, str(launch.parallel(32))) == (32, "dp=16,tp=2,micro-batch=4")
+
+
+DEEPSEEK = """pretrain_gpt.py --num-layers 4 --hidden-size 2048 --num-attention-heads 16 --ffn-hidden-size 10944
+    --seq-length 4096 --padded-vocab-size 102400 --untie-embeddings-and-output-weights --swiglu --bf16
+    --num-experts 64 --moe-router-topk 6 --moe-ffn-hidden-size 1408 --moe-shared-expert-intermediate-size 2816
+    --moe-layer-freq "([0]*1+[1]*3)" --multi-latent-attention --kv-lora-rank 512 --qk-head-dim 128
+    --qk-pos-emb-head-dim 64 --v-head-dim 128 --window-size "(4095,0)"
+"""
+
+
+def test_a_script_of_deepseek_is_read_as_the_model_of_that_name(tmp_path):
+    launch = read_launch(written(tmp_path, "deepseek.sh", DEEPSEEK.replace("\n", " ")))
+    assert "attention to all earlier tokens instead of a window" in launch.assumed
+    same = {"batch": 1, "dtype": "mixed", "optimizer": "adam"}
+    built = planner.model(launch.model, **{**launch.options, **same})
+    named = planner.model("hf:deepseek-ai/DeepSeek-V2-Lite", layers=4, **same)
+    assert {name: tensor.shape for name, tensor in built.tensors.items()} == {
+        name: tensor.shape for name, tensor in named.tensors.items()
+    }
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_flavor_of_torchtitan_is_a_model_that_can_be_built(name, tmp_path):
+    for flavor in MODELS[name]:
+        text = f'[model]\nname = "{name}"\nflavor = "{flavor}"'
+        launch = read_launch(written(tmp_path, "run.toml", text))
+        small, options, _ = with_few_layers(launch.model, launch.options, 1)
+        assert planner.model(small, **{**options, "batch": 1}).nodes
 
 
 def drawn(seed):
@@ -137,7 +166,7 @@ REFUSED = {
     "open.sh": ("torchrun pretrain_gpt.py --num-layers $1 --hidden-size 8", "num-layers: expected a whole number"),
     "other.sh": ("echo hello", "expected a Megatron-LM script"),
     "quotes.sh": ("pretrain_gpt.py --num-layers '2 --hidden-size 8", "expected a shell script"),
-    "flux.toml": ('[model]\nname = "flux"\nflavor = "dev"', "model: expected one of llama2 7B"),
+    "flux.toml": ('[model]\nname = "flux"\nflavor = "dev"', "model.name: expected llama2, llama3"),
     "broken.toml": ("[model", "expected a Megatron-LM script"),
     "ds.json": ('{"zero_optimization": {"stage": 2}}', "expected --model"),
     "offload.json": ('{"zero_optimization": {"stage": 3, "offload_param": {"device": "cpu"}}}', "found them offloaded"),
@@ -152,9 +181,10 @@ REFUSED = {
     "branches.sh": ("L=2\nif x; then\nL=4\nfi\npretrain_gpt.py --num-layers $L --hidden-size 8", "num-layers: expect"),
     "comment.sh": ("# --num-layers\necho hello", "num-layers, found none"),
     "deep.sh": ("then " * 3000 + "pretrain_gpt.py --num-layers 2", "expected a Megatron-LM script"),
-    "latent.sh": (
-        "pretrain_gpt.py --num-layers 2 --hidden-size 8 --multi-latent-attention",
-        "multi-latent-attention: expected a GPT",
+    "every.sh": (
+        "pretrain_gpt.py --num-layers 4 --hidden-size 8 --num-attention-heads 1 --seq-length 8 --vocab-size 8 "
+        "--num-experts 4 --moe-layer-freq ([0,1]*2)",
+        "moe-layer-freq: expected experts in all layers, or in all but the first",
     ),
     "hsdp.toml": (
         '[model]\nname = "llama3"\nflavor = "8B"\n[parallelism]\ndata_parallel_replicate_degree = 4\n'

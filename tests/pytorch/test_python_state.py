@@ -82,23 +82,6 @@ def test_what_attributes_keep_is_refused(name):
     calls_differ(Keeping(make(), factor))
 
 
-def another_part(module):
-    module.add_module(str(len(module._modules)), nn.Identity())
-    return len(module._modules)
-
-
-def modes_turned(module):
-    module.fc.train(not module.fc.training)
-    return 2 if module.fc.training else 1
-
-
-@pytest.mark.parametrize("change", [another_part, modes_turned])
-def test_what_modules_consist_of_is_not_changed(change):
-    module = Keeping(None, None)
-    module.factor = lambda _: change(module)
-    calls_differ(module)
-
-
 def test_what_is_counted_and_not_read_is_taken_and_put_back():
     module = Keeping({"calls": 0, "shapes": []}, None)
     module.factor = lambda kept: kept["shapes"].append(entry(kept)) or 2
@@ -125,15 +108,9 @@ def with_a_default(_, calls=[]):  # noqa: B006
     return len(calls)
 
 
-def with_an_attribute(_):
-    with_an_attribute.calls = getattr(with_an_attribute, "calls", 0) + 1
-    return with_an_attribute.calls
-
-
 SEEN = {
     "an enclosed number": enclosing(),
     "a default": with_a_default,
-    "an attribute": with_an_attribute,
     "a method": lambda _, *, factor=ANNEALED.factor: factor(),
     "random numbers": lambda _: random.random(),
     "NumPy's random numbers": lambda _: np.random.rand(),
@@ -188,83 +165,6 @@ class Shifted(nn.Module):
 
     def forward(self, x):
         return (self.fc(x) + self.shift(x)).square().mean()
-
-
-class Adding(nn.Module):
-    """A layer that adds what its result costs to a list."""
-
-    def __init__(self, costs):
-        super().__init__()
-        self.layer, self.costs = nn.Linear(6, 6, dtype=torch.float64), costs
-
-    def forward(self, x):
-        result = self.layer(x).tanh()
-        self.costs.append(result.square().mean())
-        return result
-
-
-class Costly(nn.Module):
-    """Two layers that add to one list, which is emptied before what they cost is read."""
-
-    def __init__(self):
-        super().__init__()
-        self.costs = []
-        self.layers = nn.Sequential(Adding(self.costs), Adding(self.costs))
-
-    def forward(self, x):
-        self.costs.clear()
-        return self.layers(x).mean() + sum(self.costs)
-
-
-def test_a_list_that_several_modules_hold_stays_one():
-    module = Costly()
-    trained_alike(module, example())
-    assert all(layer.costs is module.costs for layer in module.layers)
-    assert not module.costs
-
-
-class Late(nn.Module):
-    """Has a tensor from its first call on, which a function registers."""
-
-    def __init__(self, register, *, is_known, persistent=True):
-        super().__init__()
-        self.fc, self.register = nn.Linear(6, 6), register
-        if is_known:
-            self.register_buffer("table", None, persistent=persistent)
-
-    def forward(self, x):
-        y = self.fc(x)
-        if getattr(self, "table", None) is None:
-            self.register(self, y)
-        return (y * self.table).sin().sum()
-
-
-@pytest.mark.parametrize("is_known", [False, True])
-def test_a_buffer_of_constants_is_registered_late(is_known):
-    module = Late(lambda self, y: self.register_buffer("table", torch.arange(6, dtype=y.dtype)), is_known=is_known)
-    trained_alike(module, example())
-    assert getattr(module, "table", None) is None
-
-
-def test_a_buffer_of_data_that_is_registered_late_is_refused_beside_pytorch():
-    module = Late(lambda self, y: self.register_buffer("table", y.detach().mean(0)), is_known=False)
-    from_torch(module, (torch.randn(4, 6),))
-    assert getattr(module, "table", None) is None
-    assert is_refused_beside_pytorch(module)
-
-
-def test_a_parameter_that_the_first_call_makes_is_refused_and_taken_back():
-    module = Late(lambda self, y: setattr(self, "table", nn.Parameter(torch.ones(6))), is_known=True, persistent=False)
-    calls_differ(module)
-    assert module.table is None
-    assert {*dict(module.named_modules())} == {"", "fc"}
-
-
-def test_tensors_in_a_list_do_not_change_places():
-    module = Keeping([torch.ones(6), torch.zeros(6)], None)
-    module.factor = lambda kept: kept.reverse() or kept[0]
-    with pytest.raises(GraphError, match="forward creates a new constant"):
-        from_torch(module, (torch.randn(4, 6),))
 
 
 class Attending(nn.Module):
