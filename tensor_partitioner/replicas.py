@@ -56,15 +56,12 @@ class _Line:
         reads, writes = self._reads(first.reads, second.reads), self.sizes(first.writes, second.writes)
         alike = len(first.products) == len(second.products)
         return replace(
-            second,
-            operations=max(0.0, first.operations + (second.operations - first.operations) * self.at),
-            reads=rows_read(second.node, second.traits, reads, writes, self.high.held),
-            writes=writes,
+            second, operations=max(0.0, first.operations + (second.operations - first.operations) * self.at),
+            reads=rows_read(second.node, second.traits, reads, writes, self.high.held), writes=writes,
             products=tuple(map(self._shape, first.products, second.products)) if alike else second.products,
             attention=self._shape(first.attention, second.attention) if first.attention and second.attention else None,
-            before=self._transfers(first.before, second.before),
-            after=self._transfers(first.after, second.after),
-        )
+            before=self._transfers(first.before, second.before), after=self._transfers(first.after, second.after),
+        )  # fmt: skip
 
     def sizes(self, first: Mapping[str, int], second: Mapping[str, int]) -> dict[str, int]:
         return {name: self._size(first[name], nbytes) for name, nbytes in second.items()}

@@ -38,14 +38,9 @@ def shell_in(tmp_path):
 
     def run(lines):
         done = subprocess.run(
-            ["bash", "-e", "-c", lines],
-            check=False,
-            capture_output=True,
-            text=True,
-            timeout=300,
-            cwd=folder,
+            ["bash", "-e", "-c", lines], check=False, capture_output=True, text=True, timeout=300, cwd=folder,
             env=environment,
-        )
+        )  # fmt: skip
         return done.returncode, done.stdout + done.stderr
 
     return folder, run

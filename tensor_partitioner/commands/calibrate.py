@@ -68,13 +68,10 @@ PROBES: Probes = (
 
 LANGUAGE: dict[str, Any] = {"layers": 1, "batch": 8, "optimizer": "adamw"}
 GPU_PROBES: Probes = (
-    ("gpt2", {**LANGUAGE, "dtype": "mixed"}),
-    ("gpt2", LANGUAGE),
+    ("gpt2", {**LANGUAGE, "dtype": "mixed"}), ("gpt2", LANGUAGE),
     ("llama-1-2048", {"batch": 2, "sequence": 2048, "optimizer": "adamw", "dtype": "mixed"}),
-    ("wresnet-50-1", {"batch": 32, "dtype": "mixed"}),
-    ("wresnet-50-1", {"batch": 32}),
-    ("mlp-3-4096", {"batch": 1024}),
-)
+    ("wresnet-50-1", {"batch": 32, "dtype": "mixed"}), ("wresnet-50-1", {"batch": 32}), ("mlp-3-4096", {"batch": 1024}),
+)  # fmt: skip
 """The same for a GPU: kernels that are large enough to keep it busy, in 16 and 32 bits."""
 
 TORCH = "torch"

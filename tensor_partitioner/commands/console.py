@@ -167,13 +167,9 @@ def reads(read: Callable[[Any], Any]) -> Callable[[click.Context, click.Paramete
 
 
 operators_option = click.option(
-    "--operators",
-    "operator_files",
-    metavar="FILE.py",
-    multiple=True,
-    type=click.Path(path_type=Path),
+    "--operators", "operator_files", metavar="FILE.py", multiple=True, type=click.Path(path_type=Path),
     help="Run a Python file that registers your own operators, models or searchers. Repeatable.",
-)
+)  # fmt: skip
 """The option of every command that works with operators. Pass its value to `load_operators`."""
 
 

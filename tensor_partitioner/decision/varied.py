@@ -64,13 +64,9 @@ def read_varied(texts: Sequence[str]) -> dict[str, tuple[str, ...]]:
 
 
 def decide_combinations(
-    model: str,
-    machine: str,
-    varied: Mapping[str, Sequence[str]],
-    prices: Mapping[str, float],
-    done: Callable[[], None],
-    **options: Any,
-) -> tuple[Varied, ...]:
+    model: str, machine: str, varied: Mapping[str, Sequence[str]], prices: Mapping[str, float],
+    done: Callable[[], None], **options: Any,
+) -> tuple[Varied, ...]:  # fmt: skip
     """Decide for every combination of values.
 
     `options` are passed to `decide`; `prices` are dollars per device-hour, by device type. The price of "" applies to

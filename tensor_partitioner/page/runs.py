@@ -150,11 +150,10 @@ def simulated_lanes(simulation: Simulation, workers: int) -> Lanes:
     """Return the timeline of the first workers of a simulation."""
     of_worker = ((worker, spans(simulation, worker)) for worker in range(min(workers, MOST_LANES)))
     return Lanes(
-        title="Simulated step",
-        seconds=simulation.seconds,
+        title="Simulated step", seconds=simulation.seconds,
         lanes={f"worker {worker}": tuple(_drawn(of, simulation.seconds)) for worker, of in of_worker},
         note=_left_out(workers),
-    )
+    )  # fmt: skip
 
 
 def task_lanes(report: Report) -> Lanes | None:
@@ -216,12 +215,10 @@ def occupied(simulation: Simulation, workers: int) -> Iterator[Occupied]:
         kept = _fullest(list(alive.moments()), simulation.seconds / MOMENTS)
         device = simulation.machine.devices[worker]
         yield Occupied(
-            worker=worker,
-            kinds=alive.kinds,
-            at_s=tuple(float(f"{at_s:.7g}") for at_s, _ in kept),
+            worker=worker, kinds=alive.kinds, at_s=tuple(float(f"{at_s:.7g}") for at_s, _ in kept),
             nbytes=tuple(tuple(by_kind.values()) for _, by_kind in kept),
             capacity=simulation.machine.memories[device.memory].nbytes,
-        )
+        )  # fmt: skip
 
 
 def _fullest(moments: Sequence[Moment], width: float) -> list[Moment]:

@@ -49,22 +49,12 @@ def test_blocks_have_every_element_once_beside_what_it_meets(arrays):
 
 
 ELEMENTWISE = {
-    "sgd": (2, {"lr": 0.1}),
-    "sgd_momentum": (3, {"lr": 0.1, "momentum": 0.9}),
-    "rmsprop": (3, {"lr": 0.1, "alpha": 0.9, "eps": 1e-8}),
-    "adagrad": (3, {"lr": 0.1, "eps": 1e-8}),
-    "sigmoid": (1, {}),
-    "sigmoid_backward": (2, {}),
-    "tanh_backward": (2, {}),
-    "threshold_backward": (2, {}),
-    "add_n": (4, {}),
-    "gelu": (1, {}),
-    "gelu_backward": (2, {}),
-    "silu_backward": (2, {}),
-    "erf": (1, {}),
-    "maximum_backward": (3, {}),
-    "lerp": (2, {"weight": 0.3}),
-}
+    "sgd": (2, {"lr": 0.1}), "sgd_momentum": (3, {"lr": 0.1, "momentum": 0.9}),
+    "rmsprop": (3, {"lr": 0.1, "alpha": 0.9, "eps": 1e-8}), "adagrad": (3, {"lr": 0.1, "eps": 1e-8}),
+    "sigmoid": (1, {}), "sigmoid_backward": (2, {}), "tanh_backward": (2, {}), "threshold_backward": (2, {}),
+    "add_n": (4, {}), "gelu": (1, {}), "gelu_backward": (2, {}), "silu_backward": (2, {}), "erf": (1, {}),
+    "maximum_backward": (3, {}), "lerp": (2, {"weight": 0.3}),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", ELEMENTWISE)

@@ -78,16 +78,10 @@ def documented(heading):
 
 
 PARTS = {
-    "links": LinkUse,
-    "collectives": CollectiveUse,
-    "devices": DeviceMemory,
-    "spending": Spending,
-    "bottlenecks": Bottleneck,
-    "tasks": TaskSeconds,
-    "outside_arena": OutsideArena,
-    "evaluations": Evaluation,
+    "links": LinkUse, "collectives": CollectiveUse, "devices": DeviceMemory, "spending": Spending,
+    "bottlenecks": Bottleneck, "tasks": TaskSeconds, "outside_arena": OutsideArena, "evaluations": Evaluation,
     "check": CheckResult,
-}
+}  # fmt: skip
 
 
 def test_every_key_of_a_report_is_documented():

@@ -24,19 +24,12 @@ PREPARED = (
     "simulate plan.json --topo p2.8xlarge --tasks --json report.json",
 )
 LINES = (
-    "plan plan.json --explain",
-    f"plan {MODEL} --why-not fc1.w=R",
-    "plan --diff plan.json other.json",
-    "export-plan plan.json --to jax",
-    "simulate plan.json --topo p2.8xlarge",
+    "plan plan.json --explain", f"plan {MODEL} --why-not fc1.w=R", "plan --diff plan.json other.json",
+    "export-plan plan.json --to jax", "simulate plan.json --topo p2.8xlarge",
     "decide mlp-2-16 --topo uniform-8 --vary batch=8,16 --vary topo=p2.8xlarge,dgx-a100",
-    "compare report.json report.json --pairs",
-    "topo show p2.16xlarge",
-    "topo show p4d-nodes-2",
-    "topo show p2.8xlarge gpu0 gpu7",
-    "operators list",
-    "operators check mm",
-)
+    "compare report.json report.json --pairs", "topo show p2.16xlarge", "topo show p4d-nodes-2",
+    "topo show p2.8xlarge gpu0 gpu7", "operators list", "operators check mm",
+)  # fmt: skip
 FIGURE = re.compile(r"(?<![\w.,])\d[\d,]*(?:\.\d+)?(?![\w.,])")
 BORDERS = (*"─│┃┌┏┡└├╭╰",)
 STYLE = re.compile(r"\x1b\[[\d;]*m")

@@ -242,20 +242,10 @@ def _any_layer(drawn, rng, x):
 
 
 STEPS = {
-    "function": _function,
-    "reduction": _reduction,
-    "along": _along,
-    "pair": _pair,
-    "where": _chosen,
-    "index": _read,
-    "write": _written,
-    "cat": _concatenated,
-    "shape": _shaped,
-    "product": _product,
-    "scalar": _scalar,
-    "layer": _any_layer,
-    "another layer": _any_layer,
-}
+    "function": _function, "reduction": _reduction, "along": _along, "pair": _pair, "where": _chosen, "index": _read,
+    "write": _written, "cat": _concatenated, "shape": _shaped, "product": _product, "scalar": _scalar,
+    "layer": _any_layer, "another layer": _any_layer,
+}  # fmt: skip
 """By name: draws a step for a module and an example of its operand; None where there is none."""
 
 
