@@ -98,6 +98,8 @@ def machine_of(machine: str, values: Mapping[str, str]) -> str:
     machine = line_of(values.get("topo", machine))
     family = FAMILY.fullmatch(machine)
     if "devices" in values:
+        if "nodes" in values:
+            raise InputError("--vary devices: expected no --vary nodes beside it, which says the same")
         count, each = int(values["devices"]), cluster(machine).per_node
         if count % each:
             raise InputError(f"--vary devices: expected multiples of {each}, found {count}")

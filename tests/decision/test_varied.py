@@ -74,6 +74,7 @@ def test_a_machine_is_made_of_anothers_parts(machine, values, expected):
         (("--vary", "batch=8,many"), r"--vary batch: expected numbers, found 'many'"),
         (("--vary", "nic=fast"), r"--vary nic: expected whole numbers above 0, found 'fast'"),
         (("--vary", "devices=12"), r"--vary devices: expected multiples of 8, found 12"),
+        (("--vary", "devices=8", "--vary", "nodes=1"), r"--vary devices: expected no --vary nodes beside it"),
         (("--vary", "nodes=0"), r"--vary nodes: expected whole numbers above 0, found '0'"),
         (("--vary", "topo=hgx-h100;;hgx-h200"), r"found 'topo=hgx-h100;;hgx-h200'"),
         (
