@@ -317,7 +317,7 @@ def _refusing(kernel: Kernel) -> Kernel:
     def run_kernel(call: KernelCall) -> None:
         try:
             kernel(call)
-        except InputError:
+        except (InputError, torch.OutOfMemoryError):
             raise
         except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
             reason = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"

@@ -2,6 +2,7 @@
 
 import json
 import subprocess
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
 import executor.torch  # noqa: E402, F401  # for the kernels that call PyTorch
+from executor.torch.elementwise import OPAQUE_KERNELS  # noqa: E402
 from planner.errors import GraphError  # noqa: E402
 from planner.graph import Optimizer  # noqa: E402
 from planner.graph.opaque_ops import CALL, GRADIENT  # noqa: E402
@@ -123,6 +125,13 @@ def test_from_file_to_ranks(tmp_path, capsys):
 def test_only_modules_have_unknown_operators(capsys):
     assert run("mlp-2-8", "--workers", 2, "--opaque-unknown") == 2
     assert "mlp-2-8: expected file.py:function" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("kernel", OPAQUE_KERNELS.values(), ids=OPAQUE_KERNELS)
+def test_memory_that_runs_out_is_no_fault_of_arguments(monkeypatch, kernel):
+    monkeypatch.setattr("executor.torch.elementwise._operands", Mock(side_effect=torch.OutOfMemoryError))
+    with pytest.raises(torch.OutOfMemoryError):
+        kernel(None)
 
 
 GROWS = {"filename": "grown", "shared": True, "size": 1 << 12}
