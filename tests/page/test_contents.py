@@ -243,4 +243,4 @@ def test_a_decision_says_how_far_off_predictions_were(decision):
     text = html(decision_content(decision))
     for score in published_scores():
         assert f">{100 * score.mean:.1f}%</td>" in text
-        assert f">{100 * score.bias:+.1f} %</td>" in text
+        assert f">{100 * score.bias:+.1f}%</td>" in text

@@ -35,7 +35,7 @@ const bytes = (value) => {
   const [number, unit] = scaled(value, BYTES);
   return `${digits(number, 3)} ${unit}`;
 };
-const percent = (value) => `${(100 * value).toFixed(1)} %`;
+const percent = (value) => `${(100 * value).toFixed(1)}%`;
 const amount = (value) => digits(value, 4);
 const longer = (ratio) => (Math.abs(ratio - 1) < 0.0005 ? "as long as" : `${digits(ratio, 4)} times as long as`);
 
