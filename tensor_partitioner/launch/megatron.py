@@ -161,6 +161,7 @@ def _flags(path: str, text: str) -> Iterator[tuple[str, Value]]:
     try:
         lines = [line for line in commands_run(text) if "--" in line and not line.startswith("echo ")]
         started = [line for line in lines if re.search("--num[-_]layers", line) and not re.match(r"\w+= ", line)]
+        started.sort(key=lambda line: "train" in line)  # others convert checkpoints, or serve the model
         words = [word for line in started[-1:] or lines for word in (*shlex.split(line), "--")]
     except ValueError as error:
         raise InputError(f"{path}: expected a shell script: {error}") from error

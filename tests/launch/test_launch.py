@@ -36,7 +36,7 @@ torchrun --nproc_per_node $GPUS_PER_NODE --nnodes=$NUM_NODES pretrain_gpt.py ${M
     --tensor-model-parallel-size $TP --pipeline-model-parallel-size 4 --sequence-parallel \\
     --num-layers-per-virtual-pipeline-stage 2 --use-distributed-optimizer $LOAD --recompute-activations \\
     --micro-batch-size 2 --global-batch-size 64 --wandb-name run#1 "${OTHERS[@]}" --bf16 2>&1 | tee log.txt
-python tools/convert.py --tensor-model-parallel-size 1 --swiglu
+python tools/convert.py --tensor-model-parallel-size 1 --num-layers 96 --swiglu
 """
 
 
