@@ -218,6 +218,8 @@ class _Script:
         """Return whether a condition holds: of numbers, of words, or of an empty word."""
         if (said := self._substituted(condition).strip()) in {"true", "false"}:
             return said == "true"
+        if re.sub(WORD, "", condition).strip():  # what is left are parentheses
+            return None
         words = (word for word in re.findall(WORD, condition) if word.strip("[]"))
         return _holds([self._substituted(word.strip("\"'")) for word in words])
 
@@ -228,7 +230,7 @@ def _holds(words: list[str]) -> Truth:
             at, settling = words.index(sign), sign in {"||", "-o"}
             both = {_holds(words[:at]), _holds(words[at + 1 :])}
             return settling if settling in both else None if None in both else not settling
-    is_known = not any(re.search(r"[$`*(]", word) for word in words)
+    is_known = not any(re.search(r"[$`*?(\[]", word) for word in words)
     match words:
         case ["!" | "test" as sign, *others]:
             return _negated(_holds(others)) if sign == "!" else _holds(others)

@@ -90,7 +90,9 @@ def test_a_script_starts_what_bash_does(name, tmp_path):
 def test_what_is_known_only_when_a_script_runs_stays_a_variable():
     script = 'N=1\nif [ -f data ]; then N=2; fi\nM=$(date)\nK=0;P=4;case $1 in a) K=1;; --p) P="$2";; b) J=1;; esac\n'
     script += "L=8;for L in 1 2; do R=$((R + 1)); done\nS=1; ((S++)); if x; then T='--t'; fi\n"
-    line = "train $N $M $K $J $P $1 ${Q:-3} $L $R $S ${N:-4} "
+    script += "if ((S == 1)); then U=1; fi\nif [[ (1 = 1 || 1 = 2) && 1 = 3 ]]; then V=1; fi\n"
+    script += "A=7b; if [[ $A == ?b ]]; then W=1; fi\n"
+    line = "train $N $M $K $J $P $1 ${Q:-3} $L $R $S ${N:-4} $U $V $W "
     assert commands_run(f"{script}{line}$T")[-1] == f"{line.replace('$P', '4').replace('${Q:-3}', '3')}--t"
 
 
