@@ -38,10 +38,15 @@ COMMENT = re.compile(rf"({QUOTED})|(?<=\s)#[^\n]*", re.DOTALL)
 """A text in quotes (the group), or a comment in an array."""
 
 UNQUOTED = re.compile(r"\"((?:\\.|[^\"\\])*)\"|'([^']*)'", re.DOTALL)
+COMMENTED = re.compile(r"(?<!\\\n)^[ \t]*#[^\n]*(?:\n|\Z)|^([ \t]*#[^\n]*)\\$", re.MULTILINE)
+"""A line that is a comment. One (the group) after a line that continues ends the command, and does not continue."""
+
 HEREDOC = re.compile(
-    r"\bcat\b[^\n]{0,200}<<-?\s*['\"]?(\w+)[^\n]*\n(?>(?:(?![ \t]*\1\n|[^\n]*--num)[^\n]*\n){0,200})[ \t]*\1(?=\n)"
+    r"^(?>([^\n]*?)\b(?:cat|tee|python3?)\b[^\n<]{0,200}<<-?[ \t]*['\"]?(\w+)[^\n]*(?:\n|\Z))"
+    r"(?>(?:(?![ \t]*\2\n|[^\n]*--num)[^\n]*\n){0,200})[ \t]*\2(?=\n)",
+    re.MULTILINE,
 )
-"""A file that a script writes, unless it is a script itself."""
+"""A file that a script writes, or a program in Python, unless it starts a training. The group is what precedes it."""
 
 LABEL = r"\(?[^\s()=|]+(?:\s*\|\s*[^\s()=|]+)*\s*\)(?=\s|$)"
 KEYWORD = re.compile(rf"((?:if|elif|else|then|fi|case|esac|do|done)\b|}}(?!\S)|{LABEL})(?:(?<=case)\s(.*?)\sin\b)?\s*")
@@ -84,8 +89,8 @@ def commands_run(text: str) -> list[str]:
     ['N= 2', 'A= --tp 2', 'train --tp 2']
     """
     nodes = {name: said[1] for said in NODES.finditer(text) for name in ("SLURM_NNODES", "SLURM_JOB_NUM_NODES")}
-    lines = "\n".join(line for line in text.splitlines() if not line.lstrip().startswith("#"))
-    joined = re.sub(r"\\\n|(?:(?<=&&)|(?<=\|\|))[ \t]*\n", " ", HEREDOC.sub("", lines))
+    lines = HEREDOC.sub(r"\1", COMMENTED.sub(lambda line: f"{line[1]} " if line[1] else "", text))
+    joined = re.sub(r"\\\n|(?:(?<=&&)|(?<=\|\|))[ \t]*\n", " ", lines)
     functions = {said[2] or said[3]: said[4] for said in FUNCTION.finditer(joined)}
     return list(_Script(nodes, functions).commands(FUNCTION.sub("", joined)))
 

@@ -74,6 +74,8 @@ SCRIPTS = {
     "a list on lines": "[[ a == b || ! 1 -gt 2 ]] &&\n  D=6\n[[ 1 = 2 && 3 = 3 ]] || E=7\ntrain $D $E",
     "a switch": "A=true\nif $A; then C=3; else C=4; fi\ntrain $C",
     "conditions": "B=1\nif [ $B = 1 -a \"x\" != y ]; then E=4; else E=5; fi; test $B -eq 1 && D=5\ntrain $D $E",
+    "a comment within": "train --a 1 \\\n  # --b 2 \\\n  --c 3 2>/dev/null || true",
+    "a program": "A=1\npython3 - <<EOF\nA = 2\nEOF\ntrain $A",
     "an end": "A=1\nif [ $A = 1 ]; then\n  train small\n  exit 0\nfi\ntrain large",
     "a file": "A=1\ncat <<EOF > a.json\n{\"it's\": {\n}\n}\nEOF\ntrain $A it",
 }  # fmt: skip
