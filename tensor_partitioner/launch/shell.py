@@ -68,8 +68,9 @@ COMPUTED = re.compile(r"\$\(\(((?:[^()$]|\([^()$]*\)){1,200})\)\)")
 NODES = re.compile(r"^#SBATCH\s+(?:--nodes[=\s]|-N)\s*(\d+)", re.MULTILINE)
 """The number of nodes that a script asks Slurm for."""
 
-MOST_CHARACTERS, MOST_CALLS = 1 << 13, 1 << 8
-"""Longest value of a variable, a longer one is unknown; and most calls of functions, of which further ones are not."""
+MOST_CHARACTERS, MOST_WORDS, MOST_READ, EACH = 1 << 13, 1 << 6, 1 << 23, 1 << 7
+"""Longest value, and most words of a condition: others are unknown. Most characters of all commands and values, and
+how many each has besides its own."""
 
 COMPARISONS: Mapping[str, Callable[[int, int], bool]] = {
     f"-{name}": getattr(operator, name) for name in ("eq", "ne", "gt", "ge", "lt", "le")
@@ -107,15 +108,22 @@ class _Script:
         self._branches = deque[tuple[Truth, Truth]](maxlen=1 << 8)
         self._cases = deque[str](maxlen=1 << 8)
         self._given: dict[str, str | None] = {}
-        self._calls = self._loops = 0
+        self._loops, self._left = 0, MOST_READ
 
     def commands(self, text: str) -> Iterator[str]:
         for command in filter(None, COMMANDS.findall(text)):
             yield from self._run(command.strip())
 
+    def _read(self, text: str) -> str:
+        """Return a command or value as it is. Raises ValueError if all that were read are too long together."""
+        self._left -= len(text) + EACH
+        if self._left < 0:
+            raise ValueError(f"found more than {MOST_READ} characters of commands and values")
+        return text
+
     def _run(self, command: str) -> Iterator[str]:
         """Yield the commands of a command that runs or may run, and keep what it assigns."""
-        if keyword := KEYWORD.match(command):
+        if keyword := KEYWORD.match(self._read(command)):
             self._branch(keyword[1], keyword[2] or command[keyword.end() :])
             if keyword[1] not in {"if", "elif"}:
                 yield from self._run(command[keyword.end() :])
@@ -153,12 +161,11 @@ class _Script:
         if words[0] == "shift":
             self._given = dict.fromkeys(self._given)
         name = words[-1 if words[0] not in self._functions else 0].strip("\"'")
-        if name in self._functions and words[0] != "export" and self._calls < MOST_CALLS:
+        if name in self._functions and words[0] != "export":
             yield from self._call(name, words[1:])
 
     def _call(self, name: str, words: list[str]) -> Iterator[str]:
         """Yield the commands of a function, which is not followed within itself."""
-        self._calls += 1
         body, before = self._functions.pop(name), self._given
         given = {str(at): None if "$" in word else word.strip("\"'") for at, word in enumerate(words, 1)}
         self._given = given | {"@": " ".join(words)}
@@ -198,7 +205,7 @@ class _Script:
         if GIVEN.match(value):
             return
         if adds:
-            value = (self._values.get(name) or "") + " " * is_array + value
+            value = self._read((self._values.get(name) or "") + " " * is_array + value)
         is_known = not changes and all(runs for runs, _ in self._branches) and not re.search(r"\$\(|`", value)
         self._values[name] = value if (is_known or ARGUMENTS.match(value)) and len(value) <= MOST_CHARACTERS else None
 
@@ -210,7 +217,7 @@ class _Script:
         values = self._given if name in {"@", "*"} or name.isdecimal() else self._values
         value = values.get(name)
         if sign is None or (value is None and name in values):
-            return match[0] if value is None else value
+            return match[0] if value is None else self._read(value)
         is_set = bool(value) if ":" in sign else value is not None
         if is_set == ("+" not in sign):
             return value or ""
@@ -223,9 +230,9 @@ class _Script:
         """Return whether a condition holds: of numbers, of words, or of an empty word."""
         if (said := self._substituted(condition).strip()) in {"true", "false"}:
             return said == "true"
-        if re.sub(WORD, "", condition).strip():  # what is left are parentheses
+        words = [word for word in re.findall(WORD, condition) if word.strip("[]")]
+        if len(words) > MOST_WORDS or re.sub(WORD, "", condition).strip():  # what is left are parentheses
             return None
-        words = (word for word in re.findall(WORD, condition) if word.strip("[]"))
         return _holds([self._substituted(word.strip("\"'")) for word in words])
 
 

@@ -180,7 +180,7 @@ REFUSED = {
     "away.yaml": ("distributed_type: FSDP\nfsdp_config: {fsdp_offload_params: true}", "found them offloaded"),
     "branches.sh": ("L=2\nif x; then\nL=4\nfi\npretrain_gpt.py --num-layers $L --hidden-size 8", "num-layers: expect"),
     "comment.sh": ("# --num-layers\necho hello", "num-layers, found none"),
-    "deep.sh": ("then " * 3000 + "pretrain_gpt.py --num-layers 2", "expected a Megatron-LM script"),
+    "deep.sh": ("then " * 1200 + "pretrain_gpt.py --num-layers 2", "expected a Megatron-LM script"),
     "every.sh": (
         "pretrain_gpt.py --num-layers 4 --hidden-size 8 --num-attention-heads 1 --seq-length 8 --vocab-size 8 "
         "--num-experts 4 --moe-layer-freq ([0,1]*2)",
@@ -193,6 +193,11 @@ REFUSED = {
     ),
     "t5.yaml": ("model: {encoder: {num_layers: 2, hidden_size: 8}, decoder: {num_layers: 2}}", "a GPT, found decoder"),
     "offload.toml": ("[training]\nenable_cpu_offload = true", "enable_cpu_offload: expected states on devices"),
+    "digits.yaml": ("num_layers: 2\nhidden_size: 0x" + "f" * 6000, "Exceeds the limit (4300 digits)"),
+    "aliases.yaml": (
+        "a0: &a0 {a: 1}\n" + "".join(f"a{n}: &a{n} [*a{n - 1}, *a{n - 1}]\n" for n in range(1, 40)),
+        "found more than 65536 values",
+    ),
     "digits.json": ('{"train_micro_batch_size_per_gpu": 99999999999999999999}', "expected a whole number from 1 to"),
     "huge.sh": ("pretrain_gpt.py --num-layers 0 --hidden-size 8", "num-layers: expected a whole number from 1"),
 }

@@ -111,5 +111,16 @@ def test_quotes_that_are_escaped_take_no_time():
     assert commands_run('\\"' * 100_000) == ['\\"' * 100_000]
 
 
+CALLS = "".join(f"f{n}() {{ f{n + 1}; f{n + 1}; }}\n" for n in range(30)) + "f0"
+
+
 def test_values_do_not_grow_without_limit():
     assert len("".join(commands_run("A=aaaa\n" + 'A="$A$A"\n' * 60))) < 1 << 20
+    for endless in ("f() { " + "A=$B;" * 3000 + " }\n" + "f\n" * 256, "train " + "$B" * 10**5, "{ " * 10**5, CALLS):
+        with pytest.raises(ValueError, match="found more than 8388608 characters"):
+            commands_run(f"B={'x' * 8000}\n{endless}")
+
+
+def test_what_is_long_takes_no_time():
+    for text in ("cat <<" * 10**5, "if " + "! " * 10**5, "a \\\n#" + "\\" * 10**5 + "b"):
+        assert len(commands_run(text)) < 2
