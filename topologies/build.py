@@ -70,15 +70,10 @@ def expand(file: TopologyFile, number: int | None, open_machine: Callable[[str],
             _check_size(place, len(listed))
     _add_library_types(types, entries)
     return msgspec.structs.replace(
-        file,
-        format=FORMAT,
-        name=_numbered(file.name, number),
-        description=_numbered(file.description, number),
-        nodes=(),
-        collectives=tuple(collectives),
-        **{key: tuple(known.values()) for key, known in types.items()},
+        file, format=FORMAT, name=_numbered(file.name, number), description=_numbered(file.description, number),
+        nodes=(), collectives=tuple(collectives), **{key: tuple(known.values()) for key, known in types.items()},
         **{key: tuple(listed) for key, listed in entries.items()},
-    )
+    )  # fmt: skip
 
 
 def place_of(key: str, entry: DeviceEntry | LinkEntry | SwitchEntry) -> str:
@@ -222,17 +217,12 @@ class _Builder:
         forwarding = {*_names(file.switches)}
         forwarding |= {device.name for device in devices if device.spec.forwards_traffic}
         return Machine(
-            name=file.name,
-            description=file.description,
-            devices=devices,
-            memories=tuple(memories.values()),
-            links=links,
-            resources=tuple(self.resources),
+            name=file.name, description=file.description, devices=devices, memories=tuple(memories.values()),
+            links=links, resources=tuple(self.resources),
             routes=Routes(devices, tuple(memories.values()), links, frozenset(forwarding), staging),
             switches=_names(file.switches),
-            reducing=frozenset(switch.name for switch in file.switches if switch.reduces),
-            collectives=file.collectives,
-        )
+            reducing=frozenset(switch.name for switch in file.switches if switch.reduces), collectives=file.collectives,
+        )  # fmt: skip
 
     def _add(self, name: str, kind: str, capacity: float) -> int:
         self.resources.append(Resource(name, kind, capacity))

@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
+from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -29,8 +30,8 @@ UNITS = {"bytes_per_s": " of bytes a second", "_bytes": " of bytes"}
 """Units of numbers, by the ending of their key."""
 
 
-MOST_BYTES, MOST_TEXT, MOST_YAML, MOST_DIGITS = 1 << 28, 1 << 24, 1 << 20, 1 << 10
-"""Limits of what is read: bytes of a file, those of a text of lines or of YAML, and digits of a whole number."""
+MOST_BYTES, MOST_TEXT, MOST_YAML, MOST_VALUES, MOST_DIGITS = 1 << 28, 1 << 24, 1 << 20, 1 << 18, 1 << 10
+"""Limits of what is read: bytes of a file, those of a text of lines or of YAML, values of YAML, digits of a number."""
 
 
 def read_record(path: Path, kind: type[T]) -> T:
@@ -49,10 +50,9 @@ def read_bytes(path: Path, most: int = MOST_BYTES) -> bytes:
 
 def read_text(path: Path) -> str:
     """Read a text file; raise `TopologyError` if that fails."""
+    most = MOST_YAML if path.suffix in SUFFIXES else MOST_TEXT
     try:
-        return (
-            read_bytes(path, MOST_YAML if path.suffix in SUFFIXES else MOST_TEXT).decode("utf-8").replace("\r\n", "\n")
-        )
+        return read_bytes(path, most).decode("utf-8").replace("\r\n", "\n")
     except OSError as error:
         raise TopologyError(f"{path}: expected a readable file, found: {error.strerror}") from error
     except UnicodeDecodeError as error:
@@ -62,13 +62,27 @@ def read_text(path: Path) -> str:
 def decode_record(text: str, source: str, kind: type[T]) -> T:
     """Decode YAML text; `source` names it in errors."""
     try:
-        data = yaml.load(text, Loader=_Loader)
+        data = limited(yaml.load(text, Loader=_Loader))
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise TopologyError(f"{source}: expected YAML, found {' '.join(str(error).split())}") from error
     try:
         return msgspec.convert(data, kind)
     except (msgspec.ValidationError, UnicodeEncodeError) as error:
         raise TopologyError(f"{source}: {_located(str(error), data)}") from error
+
+
+def limited(data: T) -> T:
+    """Return what a file contains. Raises ValueError if it is more than the file has: YAML may repeat a value."""
+    if any(islice(_within(data), MOST_VALUES, None)):
+        raise ValueError(f"more than {MOST_VALUES} values")
+    return data
+
+
+def _within(data: object) -> Iterator[bool]:
+    """Yield True for a value and for each that it contains."""
+    yield True
+    for inner in data.values() if isinstance(data, dict) else data if isinstance(data, list) else ():
+        yield from _within(inner)
 
 
 def encode_record(record: msgspec.Struct) -> str:

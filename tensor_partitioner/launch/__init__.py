@@ -6,9 +6,8 @@ A launch file is read in place of a model or by itself. Its suffix and its field
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +19,9 @@ from simulator.projection.network import cluster
 from tensor_partitioner.launch.launch import LaunchFile as LaunchFile
 from tensor_partitioner.launch.megatron import is_script, read_nemo, read_script
 from tensor_partitioner.launch.trainers import read_accelerate, read_axolotl, read_deepspeed, read_toml
-from topologies.reading import read_bytes
+from topologies.reading import limited, read_bytes
 
-MOST_BYTES, MOST_VALUES = 1 << 20, 1 << 16
+MOST_BYTES = 1 << 20
 OF_TRAINING = ("dtype", "optimizer", "sequence")
 """Options of the file that apply to any model."""
 
@@ -71,19 +70,10 @@ def _read(path: str, text: str, suffix: str, model: str | None) -> LaunchFile:
 
 
 def _mapping(path: str, decode: Callable[[str], object], text: str) -> Mapping[str, Any]:
-    said = decode(text)
+    said = limited(decode(text))
     if not isinstance(said, dict):
         raise InputError(f"{path}: {EXPECTED}, found no fields")
-    if any(islice(_within(said), MOST_VALUES, None)):  # a YAML may have a value in many places
-        raise InputError(f"{path}: {EXPECTED}, found more than {MOST_VALUES} values")
     return said
-
-
-def _within(value: object) -> Iterator[bool]:
-    """Yield True for a value and for each that it contains."""
-    yield True
-    for inner in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
-        yield from _within(inner)
 
 
 # Launch files as the model of a command. The file's values apply where the command line sets none.

@@ -196,7 +196,7 @@ REFUSED = {
     "digits.yaml": ("num_layers: 2\nhidden_size: 0x" + "f" * 6000, "Exceeds the limit (4300 digits)"),
     "aliases.yaml": (
         "a0: &a0 {a: 1}\n" + "".join(f"a{n}: &a{n} [*a{n - 1}, *a{n - 1}]\n" for n in range(1, 40)),
-        "found more than 65536 values",
+        "more than 262144 values",
     ),
     "digits.json": ('{"train_micro_batch_size_per_gpu": 99999999999999999999}', "expected a whole number from 1 to"),
     "huge.sh": ("pretrain_gpt.py --num-layers 0 --hidden-size 8", "num-layers: expected a whole number from 1"),

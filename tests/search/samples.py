@@ -12,14 +12,10 @@ from planner.search.costs.domains import choices_at_step, placements_at_step
 
 EVEN_WAYS = [Ways(factors) for factors in ((2,), (3,), (2, 2), (3, 2), (4, 2), (2, 2, 2))]
 SHARED_WAYS = [
-    Ways((2,), (1, 2)),
-    Ways((3,), (3, 1, 2)),
-    Ways((2, 2), (3, 1, 2, 2)),
-    Ways((2, 2), (1, 1, 1, 2)),
-    Ways((3, 2), (1, 2, 2, 2, 1, 1)),
-    Ways((2, 2, 2), (2, 2, 2, 2, 2, 2, 1, 1)),
+    Ways((2,), (1, 2)), Ways((3,), (3, 1, 2)), Ways((2, 2), (3, 1, 2, 2)), Ways((2, 2), (1, 1, 1, 2)),
+    Ways((3, 2), (1, 2, 2, 2, 1, 1)), Ways((2, 2, 2), (2, 2, 2, 2, 2, 2, 1, 1)),
     Ways((2, 2, 2), (5, 3, 1, 2, 4, 1, 1, 3)),
-]
+]  # fmt: skip
 AXES_WAYS = [
     Ways((2, 2), axes=("dp", "tp")),
     Ways((3, 2), axes=("dp", "tp")),

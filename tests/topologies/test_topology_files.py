@@ -131,6 +131,10 @@ ERRORS = {
     ),
     "number for a key": (PAIR + "\n1: 2\n", r"\$: expected text for a key"),
     "too long": ("a: 0x" + "f" * 5000, "expected YAML, found a number of more than 1024 digits"),
+    "too many": (
+        "format: [[1], &x0 [1]" + "".join(f", &x{n} [*x{n - 1}, *x{n - 1}]" for n in range(1, 40)) + "]",
+        "expected YAML, found more than 262144 values",
+    ),
     "too deep": ("a: " + "[" * 5000, "expected YAML, found maximum recursion depth"),
     "efficiency above one": (PAIR.replace("matmul: 1", "matmul: 1.5"), r"efficiency\.matmul: expected .*, found 1\.5"),
     "efficiency missing": (PAIR.replace("matmul: 1, ", ""), r"efficiency: expected the key 'matmul', found none"),
