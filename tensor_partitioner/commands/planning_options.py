@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum
 from pathlib import Path
@@ -91,9 +92,21 @@ ALSO = {"dtype": (MIXED_FLOAT8,), "recompute": ("full",)}
 """Values of a model's options that only commands take: of `recompute`, the word of `--parallel`."""
 
 
+class Count(click.IntRange):
+    """A positive integer, which may be written in units of 1024 or 1024^2: "8k" is 8192."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the number."""
+        match = re.fullmatch(r"([1-9]\d{0,8})([km])", str(value).lower())
+        return super().convert(int(match[1]) << UNITS[match[2]] if match else value, param, ctx)
+
+
+UNITS = {"k": 10, "m": 20}
+
+
 def _model_options(defaults: Mapping[str, str]) -> list[click.Option]:
     """Return the options of all families of the zoo. The help shows each default, from `defaults` if it is there."""
-    types = {"int": click.IntRange(1), "float": Finite(), "str": click.STRING}
+    types = {"int": Count(1), "float": Finite(), "str": click.STRING}
     result = []
     for name, option in model_options().items():
         dashed, switch = name.replace("_", "-"), option.kind == "bool"

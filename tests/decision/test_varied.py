@@ -24,7 +24,7 @@ def test_every_cell_is_the_decision_for_its_values(tmp_path, capsys):
     for cell in data["cells"]:
         nodes, sequence = int(cell["values"]["nodes"]), {"512": 512, "1k": 1024}[cell["values"]["sequence"]]
         topo = ("--topo", f"{nodes} x 8 x h100")
-        assert run(decide, *MODEL, *topo, "--sequence", sequence, "--json", alone) == 0
+        assert run(decide, *MODEL, *topo, "--sequence", cell["values"]["sequence"], "--json", alone) == 0
         expected, best = json.loads(alone.read_text()), cell["decision"]["candidates"][0]
         assert best["name"] == expected["candidates"][0]["name"]
         assert best["seconds_per_step"] == expected["candidates"][0]["seconds_per_step"]
