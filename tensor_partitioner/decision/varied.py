@@ -117,7 +117,8 @@ def machine_of(machine: str, values: Mapping[str, str]) -> str:
         rate = f", {match['rate']}G" if match["rate"] else ""
         return f"{values['nodes']} x {match['count']} x {match['type']}{rate}"
     if family is None or "node" not in family[1]:
-        raise InputError(f"--vary nodes: expected a machine of several nodes, as in hgx-h100-nodes-8, found {machine}")
+        of = "devices" if "devices" in values else "nodes"
+        raise InputError(f"--vary {of}: expected a machine of several nodes, as in hgx-h100-nodes-8, found {machine}")
     return f"{family[1]}{values['nodes']}"
 
 

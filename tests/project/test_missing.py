@@ -48,13 +48,15 @@ def test_planning_needs_no_extra(tmp_path):
 WITHOUT_PACKAGES = """import importlib.metadata
 importlib.metadata.entry_points = lambda **_: ()
 from tensor_partitioner.__main__ import main
-main(["operators", "check", "relu", "--cases", "1"])"""
+main({line!r})"""
+BESIDE = {"verification": ["operators", "check", "relu", "--cases", "1"], "paper_models": ["plan", "alexnet"]}
 
 
-def test_the_package_that_verifies_operators_is_named(tmp_path):
-    done = python(WITHOUT_PACKAGES, tmp_path)
+@pytest.mark.parametrize("package", BESIDE)
+def test_a_package_of_this_repository_that_is_needed_is_named(package, tmp_path):
+    done = python(WITHOUT_PACKAGES.format(line=BESIDE[package]), tmp_path)
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.splitlines()[-1].endswith("pip install extras/verification")
+    assert done.stderr.splitlines()[-1].endswith(f"pip install extras/{package}")
 
 
 @pytest.mark.parametrize(
