@@ -124,7 +124,7 @@ def size_of(name: str) -> llama.LlamaSize | sequences.GptSize:
 
 
 def pattern_of(name: str) -> tuple[int, int]:
-    """Return how many layers at the start have no experts, and after how many others one has."""
+    """Return the number of leading layers without experts, and the period of those that have them."""
     size = size_of(name)
     return (size.dense, size.step) if isinstance(size, llama.LlamaSize) else (0, 1)
 

@@ -52,9 +52,9 @@ class LlamaSize:
     `head` is the width of a head; 0 divides the model's width among the heads. `base` is that of rotary positions,
     `stretched` selects Llama 3.1's frequencies. Without `experts` the layers are dense. Feed-forward layers without
     `gated` have two matrices and a GELU; a gate uses `activation`. With `qkv_bias` queries, keys and values have
-    biases; with `qk_norm` queries and keys have an RMS norm per head. Of models with experts, the first `dense` layers
-    have none, and of the others every `step`-th has; layers without are `dense_hidden` wide. All tokens use an expert
-    of width `shared` besides. With `latent`, attention is that of DeepSeek-V2.
+    biases; with `qk_norm` queries and keys have an RMS norm per head. In models with experts, the first `dense` layers
+    have none, and every `step`-th of the others has; layers without experts are `dense_hidden` wide. `shared` is the
+    width of an expert that all tokens use. With `latent`, attention is that of DeepSeek-V2.
     """
 
     layers: int

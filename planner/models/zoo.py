@@ -26,8 +26,8 @@ class Family:
     `build` takes the groups of `pattern` as text, then an instance of `options`, a frozen dataclass. If a family
     `repeats`, the first group is the number of layers, which are identical except for the first and last. `depths`
     lists all names of a family with fixed names, with the layers of each unless its option `layers` overrides them.
-    `pattern_of` returns how many of them, at the start, differ from the others, which repeat after so many layers. If
-    not `is_listed`, the example stands for the names.
+    `pattern_of` returns the number of leading layers that differ from the others, and the period of those. If not
+    `is_listed`, the example stands for the names.
     """
 
     pattern: str
@@ -150,7 +150,7 @@ def with_few_layers(
 
 
 def _few(layers: int, few: int, dense: int, step: int = 1) -> tuple[int, tuple[int, ...]]:
-    """Return how many layers to keep, and the number in each run; the first `dense` are all kept."""
+    """Return how many layers to keep, and the number of periods in each run. The first `dense` layers are all kept."""
     dense = min(dense, layers)
     runs = (dense, (layers - dense) // step) if dense > 1 else ((layers - dense) // step,)
     return dense + min(layers - dense, few * step), runs
