@@ -171,28 +171,27 @@ def _checkpoints(fields: Fields) -> bool:
 
 
 QWENS = ("0.6b", "1.7b", "4b", "8b", "14b", "32b", "30b-a3b", "235b-a22b")
-DEEPSEEKS = {"16b": "DeepSeek-V2-Lite", "236b": "DeepSeek-V2", "671b": "DeepSeek-V3"}
-DEBUG = {
-    "llama3": "debugmodel",
-    "llama4": "debugmodel",
-    "qwen3": "debugmodel debugmodel_moe",
-    "deepseek_v3": "debugmodel",
-}
 MODELS = {
     "llama2": {"7b": "llama-2-7b", "13b": "hf:meta-llama/Llama-2-13b-hf", "70b": "llama-2-70b"},
     "llama3": {
         **{size: f"hf:meta-llama/Llama-3.2-{size.upper()}" for size in ("1b", "3b")},
         **{size: f"llama-3.1-{size}" for size in ("8b", "70b", "405b")},
+        "debugmodel": "hf:torchtitan/llama3-debugmodel",
     },
     "llama4": {
         "17bx16e": "hf:meta-llama/Llama-4-Scout-17B-16E",
         "17bx128e": "hf:meta-llama/Llama-4-Maverick-17B-128E",
+        "debugmodel": "hf:torchtitan/llama4-debugmodel",
     },
-    "qwen3": {size: f"hf:Qwen/Qwen3-{size.upper()}" for size in QWENS},
-    "deepseek_v3": {size: f"hf:deepseek-ai/{name}" for size, name in DEEPSEEKS.items()},
-}
-for _name, _flavors in DEBUG.items():
-    MODELS[_name] |= {flavor: f"hf:torchtitan/{_name}-{flavor}" for flavor in _flavors.split()}
+    "qwen3": {
+        **{size: f"hf:Qwen/Qwen3-{size.upper()}" for size in QWENS},
+        **{flavor: f"hf:torchtitan/qwen3-{flavor}" for flavor in ("debugmodel", "debugmodel_moe")},
+    },
+    "deepseek_v3": {
+        "debugmodel": "hf:torchtitan/deepseek_v3-debugmodel", "16b": "hf:deepseek-ai/DeepSeek-V2-Lite",
+        "236b": "hf:deepseek-ai/DeepSeek-V2", "671b": "hf:deepseek-ai/DeepSeek-V3",
+    },
+}  # fmt: skip
 """torchtitan's models, by name and flavor, and our names for them."""
 
 SAME_SIZE = "_(?:flex_attn|varlen_attn|irope)$"
