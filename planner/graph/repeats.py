@@ -151,7 +151,12 @@ class Forward:
 
 
 def _operation(node: Node) -> Hashable:
-    return node.op, freeze(told_apart(node.op, node.attrs))
+    """Return the operator and its attributes, without factors and probabilities, on which no cost depends.
+
+    Layers of a stochastic depth network differ in these.
+    """
+    told = told_apart(node.op, node.attrs)
+    return node.op, freeze({name: value for name, value in told.items() if not isinstance(value, float)})
 
 
 def _operand_of(node: Node, name: str) -> int | None:
@@ -371,8 +376,7 @@ class _Segments:
         kinds = [(tensor.shape, tensor.dtype, tensor.role, tensor.init is None) for tensor in tensors]
         sums = [name in self._sums for name in node.outputs]
         readers = [self._readers_of(name, segment) for name in names if self._segment(name) in run]
-        attributes = told_apart(node.op, node.attrs)
-        return self._repeats.nodes[node.name].position, node.op, attributes, relative, kinds, sums, readers
+        return self._repeats.nodes[node.name].position, _operation(node), relative, kinds, sums, readers
 
     def _readers_of(self, name: str, segment: int) -> Counter[object]:
         return Counter(place and (place.segment - segment, place.position) for place in self._readers.get(name, ()))

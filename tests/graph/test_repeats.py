@@ -1,6 +1,7 @@
 """Repeated segments beside all runs of isomorphic stretches, enumerated and compared by networkx."""
 
 import random
+from dataclasses import replace
 from itertools import pairwise
 
 import networkx
@@ -195,3 +196,15 @@ def test_what_has_equal_positions_corresponds(name):
                     assert graph.tensors[here].shape == graph.tensors[there].shape
                     places = repeats.tensors.get(here), repeats.tensors.get(there)
                     assert here == there if None in places else places[0].position == places[1].position
+
+
+def test_layers_that_differ_in_a_probability_repeat():
+    graph = planner.model("transformer-4-8", batch=2, sequence=4, vocabulary=6, heads=2, dropout=0.1)
+    nodes = tuple(
+        replace(
+            node, attrs={n: value / (2 + at) if isinstance(value, float) else value for n, value in node.attrs.items()}
+        )
+        for at, node in enumerate(graph.nodes)
+    )
+    assert repeats_of(replace(graph, nodes=nodes)) == repeats_of(graph)
+    assert len(repeats_of(graph).runs[0]) == 4
