@@ -26,7 +26,7 @@ PREFIX = "hf:"
 PATTERN = rf"({PREFIX}\S+|(?:.*[/_-])?config\.json)"
 TABLE = Path(__file__).with_name("huggingface.yaml")
 
-GPT2, LLAMA4, DEEPSEEK = "gpt2", "llama4_text", ("deepseek_v2", "deepseek_v3")
+GPT2, LLAMA4, DEEPSEEK = "gpt2", "llama4_text", ("deepseek_v2", "deepseek_v3", "kimi_k2")
 KINDS = ("llama", "mistral", "mixtral", "qwen2", "qwen3", "qwen3_moe", "phi3", "gemma", LLAMA4, *DEEPSEEK, GPT2)
 """Supported values of `model_type`."""
 

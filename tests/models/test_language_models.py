@@ -30,6 +30,9 @@ COUNTS = {
     "llama-3.1-70b": 70_553_706_496,
     "llama-3.1-405b": 405_853_388_800,
     "mixtral-8x7b": 46_702_792_704,
+    "hf:deepseek-ai/DeepSeek-V2-Lite": 15_706_484_224,
+    "hf:deepseek-ai/DeepSeek-V3": 671_026_404_352,
+    "hf:meta-llama/Llama-4-Maverick-17B-128E": 400_711_848_960,
 }
 
 
