@@ -99,7 +99,7 @@ def trained(rank: int, folder: str, target: str, name: str, text: str) -> None:
     try:
         row = SIDES[target](file, called(name), rank)
     except Exception as error:  # of PyTorch, whatever it is: the table says it
-        row = {"failed": f"{type(error).__name__}: {str(error).splitlines()[0]}"}
+        row = {"failed": f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"}
     if rank == 0:
         (Path(folder) / "row.json").write_bytes(msgspec.json.encode(row))
     os._exit(0)  # a rank that has failed would leave the other waiting
