@@ -152,10 +152,11 @@ def _schedules(pp: int, most_chunks: int) -> tuple[str, ...]:
 
 
 def by_hand(space: ParallelSpace, per_node: int) -> Iterator[list[Parallel]]:
-    """Yield lists of standard strategies: DDP, FSDP, tensor parallelism within a node, and the fewest pipeline stages.
+    """Yield lists of standard strategies: DDP, FSDP, tensor parallelism within a node, pipelines, expert parallelism.
 
-    The latter has as few stages as possible, micro-batches of one sample, and prefers the most chunks. Each list is
-    sorted by memory, from least recomputation and largest micro-batch.
+    Pipelines have as few stages as possible, micro-batches of one sample, and preferably the most chunks. Experts are
+    divided over as many workers as possible. Each list is sorted by memory, from least recomputation and largest
+    micro-batch.
     """
     every = [degrees for degrees in space.degrees() if degrees.cp == 1]
     branches = [branch for degrees in every if degrees.dp == space.devices for branch in space.branches(degrees)]
@@ -163,9 +164,10 @@ def by_hand(space: ParallelSpace, per_node: int) -> Iterator[list[Parallel]]:
         data = (way for branch in branches for way in space.candidates(branch) if way.zero == zero and way.ep == 1)
         yield sorted(data, key=_by_memory)
     most = max((degrees.tp for degrees in every if degrees.tp <= per_node), default=1)
-    for tp in dict.fromkeys((most, 1)):
-        divided = [degrees for degrees in every if degrees.tp == tp and degrees.dp < space.devices]
-        ways = (way for degrees in divided for branch in space.branches(degrees) for way in space.ways(branch))
+    for tp, ep in dict.fromkeys(((most, 1), (1, 1), (1, gcd(space.experts, space.devices)))):
+        divided = [degrees for degrees in every if degrees.tp == tp and (degrees.dp < space.devices or ep > 1)]
+        branches = [of for degrees in divided for of in space.branches(degrees) if of.within.ep == ep]
+        ways = (way for branch in branches for way in space.ways(branch))
         yield sorted(filter(space.allowed, filter(_is_usual, ways)), key=_by_memory)
 
 
@@ -174,11 +176,11 @@ def _by_memory(way: Parallel) -> tuple[int, int, int, int]:
 
 
 def _is_usual(way: Parallel) -> bool:
-    """True for strategies without expert parallelism, rare schedules and rare ZeRO stages.
+    """True for strategies without rare schedules and rare ZeRO stages.
 
     Pipelines must have micro-batches of one sample.
     """
-    usual = way.ep == 1 and way.zero == min(1, way.dp - 1) and read_schedule(way.schedule)[0] in (DEFAULT, INTERLEAVED)
+    usual = way.zero == min(1, way.dp - 1) and read_schedule(way.schedule)[0] in (DEFAULT, INTERLEAVED)
     return usual and (way.pp == 1 or way.micro_batch == 1)
 
 
