@@ -152,8 +152,8 @@ def with_few_layers(
 def _few(layers: int, few: int, dense: int, step: int = 1) -> tuple[int, tuple[int, ...]]:
     """Return how many layers to keep, and the number of periods in each run. The first `dense` layers are all kept."""
     dense = min(dense, layers)
-    runs = (dense, (layers - dense) // step) if dense > 1 else ((layers - dense) // step,)
-    return dense + min(layers - dense, few * step), runs
+    periods, rest = divmod(layers - dense, step)
+    return dense + min(periods, few) * step + rest, (dense, periods) if dense > 1 else (periods,)
 
 
 def option_names(name: str) -> tuple[str, ...]:

@@ -214,7 +214,7 @@ def test_options_that_a_family_refuses(options, message):
 
 OF_EXPERTS = {"experts": 4, "hidden": 64, "dense_layers": 3, "dense_hidden": 96, "shared_hidden": 32, "key_rank": 16}
 FEW = {
-    "hf:torchtitan/llama4-debugmodel": {"layers": 12},
+    "hf:torchtitan/llama4-debugmodel": {"layers": 13},
     "hf:torchtitan/deepseek_v3-debugmodel": {"layers": 9},
     "llama-9-64": {**OF_EXPERTS, "heads": 2, "head_size": 96, "vocabulary": 64},
 }
