@@ -169,18 +169,10 @@ def _llama(config: Configuration) -> llama.LlamaSize:
     _require(heads % groups == 0, "num_key_value_heads", f"a divisor of the {heads} heads", groups)
     _require(not experts or chosen <= experts, "num_experts_per_tok", f"at most the {experts} experts", chosen)
     return llama.LlamaSize(
-        layers=_given(config, "num_hidden_layers"),
-        width=width,
-        heads=heads,
-        groups=groups,
-        hidden=hidden,
-        vocabulary=_given(config, "vocab_size"),
-        sequence=min(SEQUENCE, config.max_position_embeddings or SEQUENCE),
-        base=config.rope_theta or ROPE_BASE,
+        layers=_given(config, "num_hidden_layers"), width=width, heads=heads, groups=groups, hidden=hidden,
+        vocabulary=_given(config, "vocab_size"), sequence=min(SEQUENCE, config.max_position_embeddings or SEQUENCE),
+        base=config.rope_theta or ROPE_BASE, experts=experts, chosen=chosen, head=head or 0, latent=latent,
         tied=config.model_type == "gemma" if config.tie_word_embeddings is None else config.tie_word_embeddings,
-        experts=experts,
-        chosen=chosen,
-        head=head or 0,
         qkv_bias=bool(config.attention_bias) or config.model_type == "qwen2",
         qk_norm=config.model_type in QK_NORMS,
         activation="gelu" if config.model_type == "gemma" else "silu",
@@ -188,8 +180,7 @@ def _llama(config: Configuration) -> llama.LlamaSize:
         step=config.interleave_moe_layer_step,
         dense_hidden=(config.intermediate_size_mlp or _given(config, "intermediate_size")) if experts else 0,
         shared=hidden * (1 if config.model_type == LLAMA4 else config.n_shared_experts or 0),
-        latent=latent,
-    )
+    )  # fmt: skip
 
 
 def _latent(config: Configuration) -> llama.Latent:

@@ -142,6 +142,10 @@ class SizedOptions(Training):
     capacity: float = option(1.25, "Capacity factor: tokens an expert takes, relative to an even share.")
 
 
+NEEDED = {"dense_layers": "experts", "dense_hidden": "experts", "shared_hidden": "experts", "query_rank": "key_rank"}
+"""Options of models of any size that have no effect without another."""
+
+
 def build_sized(layers: str, width: str, options: SizedOptions) -> Graph:
     """Return the training graph of a model of any size: see `training`. Heads are 128 wide by default.
 
@@ -159,6 +163,11 @@ def build_sized(layers: str, width: str, options: SizedOptions) -> Graph:
     if options.head_size is not None and options.head_size not in HEAD_WIDTHS:
         raise GraphError(f"option head_size: must be even and from 2 to {HEAD_WIDTHS[-1]}, found {options.head_size}")
     hidden = options.hidden or math.ceil(8 * units / 3 / MULTIPLE) * MULTIPLE
+    for name, needed in NEEDED.items():
+        if getattr(options, name) is not None and getattr(options, needed) is None:
+            raise GraphError(f"option {name}: expected option {needed} beside it")
+    if (options.dense_layers or 0) > int(layers):
+        raise GraphError(f"option dense_layers: must be at most the {layers} layers, found {options.dense_layers}")
     if options.experts and not 1 <= options.chosen_experts <= options.experts:
         raise GraphError(f"option chosen_experts: must be from 1 to {options.experts}, found {options.chosen_experts}")
     size = LlamaSize(

@@ -184,6 +184,8 @@ def test_wresnet_numbers_out_of_range(name, message):
         ("classifier-4", {"backbone": "rnn-2-4"}, "option backbone must name a model wresnet-L-W, found 'rnn-2-4'"),
         ("transformer-2-12", {"heads": 5}, "option heads must divide the width 12, found 5"),
         ("transformer-2-12", {"dropout": 1.0}, "option dropout must be below 1"),
+        ("llama-4-256", {"dense_layers": 2}, "option dense_layers: expected option experts beside it"),
+        ("llama-4-256", {"experts": 4, "dense_layers": 5}, "option dense_layers: must be at most the 4 layers"),
     ],
 )
 def test_options_that_do_not_fit(name, options, message):
