@@ -23,6 +23,7 @@ from planner.graph.infer import told_apart
 from planner.graph.ir import Graph, Node, Tensor
 from planner.grouping import grouped
 from tdl.operator import freeze
+from tdl.undescribed import OPERATIONS
 
 
 class SegmentPlace(NamedTuple):
@@ -153,10 +154,10 @@ class Forward:
 def _operation(node: Node) -> Hashable:
     """Return the operator and its attributes, without factors and probabilities, on which no cost depends.
 
-    Layers of a stochastic depth network differ in these.
+    Layers of a stochastic depth network differ in these. The operations of an opaque operator are kept.
     """
-    told = told_apart(node.op, node.attrs)
-    return node.op, freeze({name: value for name, value in told.items() if not isinstance(value, float)})
+    told = told_apart(node.op, node.attrs).items()
+    return node.op, freeze({name: of for name, of in told if name == OPERATIONS or not isinstance(of, float)})
 
 
 def _operand_of(node: Node, name: str) -> int | None:
