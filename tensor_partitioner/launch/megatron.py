@@ -200,7 +200,7 @@ def launch_of(fields: Fields, engine: str = "Megatron-LM", stack: str = "megatro
             raise InputError(f"{fields.path}: {name}: expected a GPT with its states on devices, found {name} set")
     if fields.text("window-size") is not None:
         fields.assumed.append("attention to all earlier tokens instead of a window")
-    if fields.whole("mtp-num-layers") is not None:
+    if fields.text("mtp-num-layers") not in {None, "0"}:
         fields.assumed.append("no layers that predict further tokens (mtp-num-layers)")
     if (optimizer := fields.text("optimizer") or "adam") not in {"adam", "sgd"}:
         fields.assumed.append(f"Adam instead of {optimizer}")
@@ -283,25 +283,24 @@ def _model(fields: Fields, tp: int) -> tuple[str, dict[str, object]]:
     gated = fields.switch("swiglu", "quick-geglu") or fields.text("glu-activation") is not None
     rotary = "rope" in (fields.text("position-embedding-type") or "") or fields.switch("use-rotary-position-embeddings")
     head = None if head == width // heads else head
-    if not (gated or rotary or experts > 1 or groups or head or hidden not in {None, 4 * width}):
+    latent = fields.switch("multi-latent-attention")
+    if not (gated or rotary or latent or experts > 1 or groups or head or hidden not in {None, 4 * width}):
         flash = fields.switch("use-flash-attn") or fields.text("transformer-impl") != "local"
         options |= {"flash": flash, "dropout": fields.share("hidden-dropout", 0.1)}
         return f"transformer-{layers}-{width}", options
-    wide = -(-8 * width // 3 // 64) * 64 if gated else 4 * width
+    wide = 8 * width // 3 // 64 * 64 if gated else 4 * width
     options |= {"groups": groups or heads, "hidden": hidden or wide, "gated": gated}
     options |= {"head_size": head} if head else {}
     if experts > 1:
         chosen, own = fields.whole("moe-router-topk") or 2, fields.whole("moe-ffn-hidden-size")
         options |= {"experts": experts, "chosen_experts": chosen, "dense_hidden": options["hidden"]}
-        options |= {"shared_hidden": fields.whole("moe-shared-expert-intermediate-size")}
+        shared = "moe-shared-expert-intermediate-size"
+        options |= {"shared_hidden": None if fields.text(shared) == "0" else fields.whole(shared)}
         options |= {"dense_layers": _dense_layers(fields, layers) or None} | ({"hidden": own} if own else {})
-    if fields.switch("multi-latent-attention"):
+    if latent:
         plain, rotated = fields.whole("qk-head-dim") or 128, fields.whole("qk-pos-emb-head-dim") or 64
-        options |= {
-            "head_size": plain + rotated,
-            "rotated_size": rotated,
-            "key_rank": fields.whole("kv-lora-rank") or 32,
-        }
+        rank = fields.whole("kv-lora-rank") or 32
+        options |= {"head_size": plain + rotated, "rotated_size": rotated, "key_rank": rank}
         options |= {"query_rank": fields.whole("q-lora-rank"), "value_size": fields.whole("v-head-dim") or 128}
     return f"llama-{layers}-{width}", {name: value for name, value in options.items() if value is not None}
 
@@ -310,10 +309,12 @@ def _dense_layers(fields: Fields, layers: int) -> int:
     """Return the number of leading layers without experts. Raises InputError if others have none."""
     said = fields.text("moe-layer-freq") or "1"
     terms = re.findall(r"\[([01](?:,[01])*)\](?:\*(\d{1,5}))?", said.replace(" ", ""))
-    each = "".join(kinds.replace(",", "") * int(times or 1) for kinds, times in terms) or "1" * layers
-    if (said != "1" and not terms) or "10" in each or len(each) != layers:
+    kinds = [(kind.replace(",", ""), int(times or 1)) for kind, times in terms] if said != "1" else [("1", layers)]
+    is_whole = sum(len(kind) * times for kind, times in kinds) == layers
+    if not is_whole or "10" in (each := "".join(kind * times for kind, times in kinds)):
         raise InputError(
-            f"{fields.path}: moe-layer-freq: expected experts in all layers, or in all but the first, found {said}"
+            f"{fields.path}: moe-layer-freq: expected experts in all {layers} layers, or in all but the first, "
+            f"found {said}"
         )
     return each.count("0")
 

@@ -194,7 +194,7 @@ MODELS = {
 }  # fmt: skip
 """torchtitan's models, by name and flavor, and our names for them."""
 
-SAME_SIZE = "_(?:flex_attn|varlen_attn|irope)$"
+SAME_SIZE = "_(?:(?:flex|varlen)(?:_attn)?|irope)$"
 """Ends of the names of flavors that differ from others in the attention's kernel or mask."""
 
 NAMES = {
@@ -306,7 +306,7 @@ def _model(fields: Fields) -> str:
     flavors = MODELS.get(name, {})
     if flavor not in flavors:
         of, known = ("flavor", list(flavors)) if flavors else ("name", list(MODELS))
-        said = flavor if flavors else name
+        said = (flavor if flavors else name) or "none"
         raise InputError(
             f"{fields.path}: model.{of}: expected {', '.join(known)}, found {said}{nearest(said, known)}; --model "
             "names another"

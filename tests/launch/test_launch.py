@@ -80,28 +80,36 @@ DEEPSEEK = """pretrain_gpt.py --num-layers 4 --hidden-size 2048 --num-attention-
     --seq-length 4096 --padded-vocab-size 102400 --untie-embeddings-and-output-weights --swiglu --bf16
     --num-experts 64 --moe-router-topk 6 --moe-ffn-hidden-size 1408 --moe-shared-expert-intermediate-size 2816
     --moe-layer-freq "([0]*1+[1]*3)" --multi-latent-attention --kv-lora-rank 512 --qk-head-dim 128
-    --qk-pos-emb-head-dim 64 --v-head-dim 128 --window-size "(4095,0)"
+    --qk-pos-emb-head-dim 64 --v-head-dim 128 --window-size "(4095,0)" --mtp-num-layers 0
 """
 
 
 def test_a_script_of_deepseek_is_read_as_the_model_of_that_name(tmp_path):
     launch = read_launch(written(tmp_path, "deepseek.sh", DEEPSEEK.replace("\n", " ")))
-    assert "attention to all earlier tokens instead of a window" in launch.assumed
+    assert launch.assumed == ("attention to all earlier tokens instead of a window", "micro-batch-size 1")
     same = {"batch": 1, "dtype": "mixed", "optimizer": "adam"}
     built = planner.model(launch.model, **{**launch.options, **same})
     named = planner.model("hf:deepseek-ai/DeepSeek-V2-Lite", layers=4, **same)
-    assert {name: tensor.shape for name, tensor in built.tensors.items()} == {
-        name: tensor.shape for name, tensor in named.tensors.items()
-    }
+    shapes = [{name: tensor.shape for name, tensor in graph.tensors.items()} for graph in (built, named)]
+    assert shapes[0] == shapes[1]
 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_a_flavor_of_torchtitan_is_a_model_that_can_be_built(name, tmp_path):
-    for flavor in MODELS[name]:
+    for flavor in (*MODELS[name], f"{next(iter(MODELS[name]))}_flex"):
         text = f'[model]\nname = "{name}"\nflavor = "{flavor}"'
         launch = read_launch(written(tmp_path, "run.toml", text))
         small, options, _ = with_few_layers(launch.model, launch.options, 1)
         assert planner.model(small, **{**options, "batch": 1}).nodes
+
+
+def test_widths_that_a_script_leaves_out_are_those_of_megatron(tmp_path):
+    """Multi-head latent attention and a gate need no other argument; the width is rounded down to 64."""
+    text = "pretrain_gpt.py --num-layers 2 --hidden-size 4096 --num-attention-heads 32 --seq-length 8 --bf16 "
+    options = read_launch(written(tmp_path, "gated.sh", f"{text} --swiglu")).options
+    assert dict(options)["hidden"] == 10880
+    options = read_launch(written(tmp_path, "latent.sh", f"{text} --multi-latent-attention")).options
+    assert {"head_size": 192, "key_rank": 32, "value_size": 128, "hidden": 16384}.items() <= dict(options).items()
 
 
 def drawn(seed):
@@ -184,7 +192,7 @@ REFUSED = {
     "every.sh": (
         "pretrain_gpt.py --num-layers 4 --hidden-size 8 --num-attention-heads 1 --seq-length 8 --vocab-size 8 "
         "--num-experts 4 --moe-layer-freq ([0,1]*2)",
-        "moe-layer-freq: expected experts in all layers, or in all but the first",
+        "moe-layer-freq: expected experts in all 4 layers, or in all but the first",
     ),
     "hsdp.toml": (
         '[model]\nname = "llama3"\nflavor = "8B"\n[parallelism]\ndata_parallel_replicate_degree = 4\n'

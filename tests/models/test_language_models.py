@@ -170,10 +170,8 @@ class DoubleTorch:
 def transformers(monkeypatch):
     package = pytest.importorskip("transformers", reason="Hugging Face's models are not installed")
     monkeypatch.setattr(torch.Tensor, "float", torch.Tensor.double)
-    for part in (
-        "modeling_rope_utils",
-        *(f"models.{name}.modeling_{name}" for name in ("llama", "mixtral", "bloom", "deepseek_v3")),
-    ):
+    models = (f"models.{name}.modeling_{name}" for name in ("llama", "mixtral", "bloom", "deepseek_v3"))
+    for part in ("modeling_rope_utils", *models):
         monkeypatch.setattr(importlib.import_module(f"transformers.{part}"), "torch", DoubleTorch())
     return package
 
@@ -215,9 +213,8 @@ def configuration(transformers, name):
         for layer in module.model.layers:  # otherwise 1e-6
             layer.self_attn.q_a_layernorm.variance_epsilon = layer.self_attn.kv_a_layernorm.variance_epsilon = 1e-5
         return module, llama_names(size.layers)
-    return transformers.LlamaForCausalLM._from_config(transformers.LlamaConfig(**common), **how), llama_names(
-        size.layers
-    )
+    module = transformers.LlamaForCausalLM._from_config(transformers.LlamaConfig(**common), **how)
+    return module, llama_names(size.layers)
 
 
 @pytest.mark.parametrize("name", sorted({*SIZES} - {"shared"}))
