@@ -5,9 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import Field, dataclass, field, fields
-from functools import cache, reduce
+from functools import cache
 from importlib.metadata import entry_points
-from operator import or_
 from typing import Any
 
 from planner.errors import GraphError
@@ -15,6 +14,7 @@ from planner.graph.ir import Graph
 from planner.graph.optimizers import CONSTANTS, constants_of
 from planner.models import classifiers, huggingface, llama, sequences
 from planner.models.options import CHOICES, Published, Tokens, Training
+from tensor_partitioner import PackageError
 from tensor_partitioner.display import nearest
 from topologies import Machine
 
@@ -95,7 +95,13 @@ def families() -> Mapping[str, Family]:
 
 @cache
 def _installed() -> dict[str, Family]:
-    return reduce(or_, (entry.load() for entry in entry_points(group=GROUP)), dict[str, Family]())
+    added = dict[str, Family]()
+    for entry in entry_points(group=GROUP):
+        try:
+            added |= entry.load()
+        except (ImportError, AttributeError, TypeError) as error:
+            raise PackageError(f"the models of {entry.value} could not be loaded: {error}") from error
+    return added
 
 
 def build(name: str, **options: object) -> Graph:

@@ -203,9 +203,8 @@ def configuration(transformers, name):
     }
     if name == "mixtral":
         config = transformers.MixtralConfig(**common, num_local_experts=4, num_experts_per_tok=2)
-        return transformers.MixtralForCausalLM._from_config(config, **how, experts_implementation="eager"), llama_names(
-            size.layers
-        )
+        module = transformers.MixtralForCausalLM._from_config(config, **how, experts_implementation="eager")
+        return module, llama_names(size.layers)
     if name == "latent":
         ranks = {"q_lora_rank": 10, "kv_lora_rank": 8, "qk_nope_head_dim": 4, "qk_rope_head_dim": 2, "v_head_dim": 5}
         config = transformers.DeepseekV3Config(**common, **ranks, rope_interleave=False, first_k_dense_replace=2)

@@ -59,6 +59,12 @@ def test_a_package_of_this_repository_that_is_needed_is_named(package, tmp_path)
     assert done.stderr.splitlines()[-1].endswith(f"pip install extras/{package}")
 
 
+def test_a_package_of_models_that_cannot_be_loaded_is_named(tmp_path):
+    added = "[importlib.metadata.EntryPoint('old', 'x:Y', '')]"
+    done = python(WITHOUT_PACKAGES.format(line=["plan", "gpt2"]).replace("()", added, 1), tmp_path)
+    assert (done.returncode, done.stderr) == (2, "error: the models of x:Y could not be loaded: No module named 'x'\n")
+
+
 @pytest.mark.parametrize(
     ("line", "package"),
     [
