@@ -161,7 +161,9 @@ def _llama(config: Configuration) -> llama.LlamaSize:
     groups, chosen, head = config.num_key_value_heads or heads, config.num_experts_per_tok or CHOSEN, config.head_dim
     latent = _latent(config) if config.model_type in DEEPSEEK else None
     if latent is not None:
-        head = latent.rotated + _given(config, "qk_nope_head_dim")
+        plain = _given(config, "qk_nope_head_dim")
+        _require(plain in llama.HEAD_WIDTHS, "qk_nope_head_dim", "an even width", plain)
+        head = latent.rotated + plain
     _require(
         head is not None or width % (2 * heads) == 0, "hidden_size", f"a multiple of twice the {heads} heads", width
     )
@@ -173,11 +175,9 @@ def _llama(config: Configuration) -> llama.LlamaSize:
         vocabulary=_given(config, "vocab_size"), sequence=min(SEQUENCE, config.max_position_embeddings or SEQUENCE),
         base=config.rope_theta or ROPE_BASE, experts=experts, chosen=chosen, head=head or 0, latent=latent,
         tied=config.model_type == "gemma" if config.tie_word_embeddings is None else config.tie_word_embeddings,
-        qkv_bias=bool(config.attention_bias) or config.model_type == "qwen2",
-        qk_norm=config.model_type in QK_NORMS,
+        qkv_bias=bool(config.attention_bias) or config.model_type == "qwen2", qk_norm=config.model_type in QK_NORMS,
         activation="gelu" if config.model_type == "gemma" else "silu",
-        dense=config.first_k_dense_replace if experts else 0,
-        step=config.interleave_moe_layer_step,
+        dense=config.first_k_dense_replace if experts else 0, step=config.interleave_moe_layer_step,
         dense_hidden=(config.intermediate_size_mlp or _given(config, "intermediate_size")) if experts else 0,
         shared=hidden * (1 if config.model_type == LLAMA4 else config.n_shared_experts or 0),
     )  # fmt: skip

@@ -287,16 +287,13 @@ class Layers:
             return project(b, x, f"{name}.{part}", product)
 
         queries = down("queries", latent.queries) if latent.queries else norm
-        keys, plain = down("keys", latent.keys), size.head_width - latent.rotated
-        shared = project(
-            b, norm, f"{name}.shared", WeightProduct("bsd,ed->bse", (latent.rotated, size.width), bias=False)
-        )
+        keys, sizes = down("keys", latent.keys), (size.head_width - latent.rotated, latent.rotated)
+        product = WeightProduct("bsd,ed->bse", (latent.rotated, size.width), bias=False)
+        shared = project(b, norm, f"{name}.shared", product)
         shared = b.apply("expand", shared, name=f"{name}.heads", dims=(1,), extents={"e0": size.heads})
         turned = self._turned(up("turned", queries, latent.rotated), f"{name}.q"), self._turned(shared, f"{name}.k")
         q, k = (
-            b.apply(
-                "cat", up(part, of, plain), rotated, name=f"{name}.{part}.heads", dim=3, sizes=(plain, latent.rotated)
-            )
+            b.apply("cat", up(part, of, sizes[0]), rotated, name=f"{name}.{part}.heads", dim=3, sizes=sizes)
             for part, of, rotated in zip("qk", (queries, keys), turned, strict=True)
         )
         return q, k, up("v", keys, latent.value)
