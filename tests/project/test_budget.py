@@ -9,16 +9,16 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 BUDGETS = {
-    "tensor_partitioner": 5287,
+    "tensor_partitioner": 5288,
     "tdl": 2670,
-    "topologies": 1885,
+    "topologies": 1882,
     "planner": 18792,
     "simulator": 3328,
     "executor": 7770,
 }
 """Lines that are neither blank, comment, docstring nor import, by package."""
 
-ALL = 39_732
+ALL = 39_730
 """Of all packages together, which only goes down."""
 
 BESIDE = {"results": 12_991, "tests": 33_322}
