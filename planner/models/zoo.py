@@ -14,7 +14,6 @@ from planner.graph.ir import Graph
 from planner.graph.optimizers import CONSTANTS, constants_of
 from planner.models import classifiers, huggingface, llama, sequences
 from planner.models.options import CHOICES, Published, Tokens, Training
-from tensor_partitioner import PackageError
 from tensor_partitioner.display import nearest
 from topologies import Machine
 
@@ -100,7 +99,7 @@ def _installed() -> dict[str, Family]:
         try:
             added |= entry.load()
         except (ImportError, AttributeError, TypeError) as error:
-            raise PackageError(f"the models of {entry.value} could not be loaded: {error}") from error
+            raise ImportError(f"the models of {entry.value} could not be loaded: {error}") from error
     return added
 
 

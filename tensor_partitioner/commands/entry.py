@@ -44,7 +44,7 @@ def run(name: str, *, on_ranks: bool = False) -> None:
 
 def _refuse(name: str, error: ImportError, *, on_ranks: bool) -> NoReturn:
     """Print one line and exit if another package shadows ours or an extra is not installed; raise `error` otherwise."""
-    reason = str(error) if isinstance(error, PackageError) else overwritten(error)
+    reason = str(error) if error.name is None else overwritten(error)  # the project's own have no name
     if not reason:
         hint = import_module("planner.failures").needed_extra(error)
         if not hint:
